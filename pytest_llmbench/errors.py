@@ -1,0 +1,82 @@
+"""Every error that this package raises on purpose.
+
+    BenchError
+    ├── UsageError           an option, a file or a command is wrong
+    │   ├── MatrixError      … a matrix file (carries path and line)
+    │   └── RecordError      … a saved run or parity record
+    ├── Unavailable          the machine lacks something (carries the fix)
+    ├── ServerError          a server process
+    │   ├── ServerStartError     exited or never got ready
+    │   ├── ServerTimeout        not ready, or silent, for too long
+    │   ├── ServerCrashed        exited while it served
+    │   └── PortInUse            somebody else listens there
+    ├── RequestError         a server answered with an error or broke the protocol
+    └── MeasurementError     answers came, but no valid sample can be made of them
+
+A message says what happened, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class BenchError(Exception):
+    """Root of this package's errors."""
+
+
+class UsageError(BenchError):
+    """An option, a file or a command line is wrong."""
+
+
+class MatrixError(UsageError):
+    """A matrix file is wrong. `str()` starts with `path:line:`."""
+
+    def __init__(self, message: str, *, path: Path, line: int) -> None:
+        super().__init__(f"{path}:{line}: {message}")
+        self.path = path
+        self.line = line
+
+
+class RecordError(UsageError):
+    """A saved run or parity record can't be read."""
+
+
+class Unavailable(BenchError):
+    """Something isn't on this machine.
+
+    `fix` is what to type to get it ("" where nothing can be typed).
+    """
+
+    def __init__(self, reason: str, *, fix: str = "") -> None:
+        super().__init__(f"{reason}; fix: {fix}" if fix else reason)
+        self.reason = reason
+        self.fix = fix
+
+
+class ServerError(BenchError):
+    """A server process failed."""
+
+
+class ServerStartError(ServerError):
+    """The server exited, or answered wrongly, before it was ready."""
+
+
+class ServerTimeout(ServerError):
+    """The server wasn't ready, or said nothing, for too long."""
+
+
+class ServerCrashed(ServerError):
+    """The server exited while it was in use."""
+
+
+class PortInUse(ServerError):
+    """The port that a server was told to use belongs to another process."""
+
+
+class RequestError(BenchError):
+    """The server answered a request with an error, or broke its protocol."""
+
+
+class MeasurementError(BenchError):
+    """Answers came, but no valid measurement can be made of them."""
