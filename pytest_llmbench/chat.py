@@ -1,0 +1,226 @@
+"""Talk to an OpenAI-compatible chat server, and stamp what comes back with our clock.
+
+The servers differ in small ways; what is common to all of them is settled here (comments, role-only and keep-alive
+chunks, `reasoning` or `reasoning_content` or both, usage once, twice or never, errors as HTTP status, as a chunk or as
+a page). What is one server's own stays with its backend, which reads `Reply.usage` and `Reply.timings`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import RequestError, ServerTimeout
+from pytest_llmbench.sample import Delta, Kind
+from pytest_llmbench.sse import Event, EventDecoder
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT_S = 5.0
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole streamed answer. Stamps count from the request's start on an open connection."""
+
+    deltas: tuple[Delta, ...]
+    end_ns: int
+    finish_reason: str | None
+    usage: Mapping[str, Any]
+    timings: Mapping[str, Any]
+    model: str | None
+    fingerprint: str | None = None
+
+
+class ChatClient:
+    """One server's HTTP client: loopback without proxies, no redirects, the key only in the header."""
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+        import httpx
+
+        self.base_url = base_url.rstrip("/")
+        self.timeout_s = timeout_s
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # A connection for each request: servers close kept ones when they please (llama-server after 5 s or 100
+        # requests), and one that is closed while we send would look like a crash. Connecting isn't timed.
+        self._http = httpx.Client(
+            headers=headers,
+            trust_env=False,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> ChatClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def json(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = 30.0) -> Any:
+        """One plain JSON exchange; RequestError for any other answer than 200 and JSON."""
+        with _translate_errors(f"{method} {self.base_url}{path}", timeout_s):
+            response = self._http.request(method, self.base_url + path, json=body, timeout=timeout_s)
+            if response.status_code != 200:
+                raise _status_error(response.status_code, response.text, path)
+            try:
+                return response.json()
+            except ValueError as error:
+                raise RequestError(f"{path}: HTTP 200 whose body is not JSON: {response.text[:200]!r}") from error
+
+    def stream(
+        self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", timeout_s: float | None = None
+    ) -> Reply:
+        """Send a streaming request and read it to its end.
+
+        RequestError for an error in any of its forms and for a stream that ends without a finish; ServerTimeout when
+        nothing comes for `timeout_s` (the client's own where it is None).
+        """
+        import httpx
+
+        clock = _Clock()
+        patience_s = self.timeout_s if timeout_s is None else timeout_s
+        url = self.base_url + path
+        with (
+            _translate_errors(f"POST {url}", patience_s),
+            self._http.stream(
+                "POST",
+                url,
+                json={**body, "stream": True},
+                timeout=httpx.Timeout(patience_s, connect=min(CONNECT_TIMEOUT_S, patience_s)),
+                extensions={"trace": clock.trace},
+            ) as response,
+        ):
+            if response.status_code != 200:
+                raise _status_error(response.status_code, response.read().decode(errors="replace"), path)
+            return _read(response, clock)
+
+
+class _Clock:
+    """Nanoseconds since the request's first byte went out; connecting before it isn't counted."""
+
+    def __init__(self) -> None:
+        self._start_ns = time.monotonic_ns()
+
+    def trace(self, event: str, _: Mapping[str, Any]) -> None:
+        if event.endswith("send_request_headers.started"):
+            self._start_ns = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() - self._start_ns
+
+
+class _ReplyBuilder:
+    """Puts a reply together from the events of its stream."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self.finish_reason: str | None = None
+        self.usage: Mapping[str, Any] = {}
+        self.timings: Mapping[str, Any] = {}
+        self.model: str | None = None
+        self.fingerprint: str | None = None
+        self.done = False
+
+    def take(self, event: Event, at_ns: int) -> None:
+        if event.data.strip() == "[DONE]":
+            self.done = True
+            return
+        chunk = _parse_chunk(event)
+        self.usage = chunk.get("usage") or self.usage
+        self.timings = chunk.get("timings") or self.timings
+        self.fingerprint = chunk.get("system_fingerprint") or self.fingerprint
+        for choice in chunk.get("choices") or ():
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            new = list(_deltas(choice.get("delta") or {}, at_ns))
+            self.deltas.extend(new)
+            # A keep-alive chunk names a model of its own: only a chunk with text tells who answers.
+            if new or self.model is None:
+                self.model = chunk.get("model") or self.model
+
+    def build(self, end_ns: int) -> Reply:
+        if not self.done and self.finish_reason is None:
+            got = f"{len(self.deltas)} deltas" if self.deltas else "no text"
+            raise RequestError(f"the stream ended without a finish reason or [DONE], after {got}")
+        return Reply(
+            deltas=tuple(self.deltas),
+            end_ns=end_ns,
+            finish_reason=self.finish_reason,
+            usage=self.usage,
+            timings=self.timings,
+            model=self.model,
+            fingerprint=self.fingerprint,
+        )
+
+
+def _read(response: httpx.Response, clock: _Clock) -> Reply:
+    decoder, builder = EventDecoder(), _ReplyBuilder()
+    for piece in response.iter_raw():
+        at_ns = clock.now_ns()
+        for event in decoder.feed(piece):
+            builder.take(event, at_ns)
+    end_ns = clock.now_ns()
+    for event in decoder.end():
+        builder.take(event, end_ns)
+    return builder.build(end_ns)
+
+
+def _parse_chunk(event: Event) -> dict[str, Any]:
+    try:
+        chunk = json.loads(event.data)
+    except ValueError as error:
+        raise RequestError(f"the stream holds an event that is not JSON: {event.data[:200]!r}") from error
+    if not isinstance(chunk, dict):
+        raise RequestError(f"the stream holds an event that is no JSON object: {event.data[:200]!r}")
+    if chunk.get("error") or event.name.endswith("error"):
+        raise RequestError(f"the server reported an error in its stream: {_error_text(chunk)}")
+    return chunk
+
+
+def _deltas(delta: Mapping[str, Any], at_ns: int) -> Iterator[Delta]:
+    """A role-only or empty delta is no token; a server may name the same reasoning twice."""
+    reasoning = next((delta[key] for key in _REASONING_KEYS if delta.get(key)), None)
+    pieces: tuple[tuple[Kind, Any], ...] = (("reasoning", reasoning), ("content", delta.get("content")))
+    for kind, text in pieces:
+        if isinstance(text, str) and text:
+            yield Delta(at_ns=at_ns, kind=kind, text=text)
+
+
+def _error_text(body: Any) -> str:
+    """The message inside the shapes that servers put errors in: `error`, `detail`, `message`, nested or flat."""
+    while isinstance(body, dict):
+        inner = next((body[key] for key in ("error", "detail", "message") if body.get(key)), None)
+        if inner is None:
+            break
+        body = inner
+    return (body if isinstance(body, str) else json.dumps(body))[:500]
+
+
+def _status_error(status: int, body: str, path: str) -> RequestError:
+    try:
+        text = _error_text(json.loads(body))
+    except ValueError:
+        text = " ".join(body.split())[:300]
+    return RequestError(f"{path}: HTTP {status}: {text or '(empty body)'}", status=status)
+
+
+@contextmanager
+def _translate_errors(what: str, timeout_s: float) -> Iterator[None]:
+    import httpx
+
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise ServerTimeout(
+            f"{what}: nothing came for {timeout_s:g} s ({type(error).__name__}); a larger server_timeout may help"
+        ) from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise RequestError(f"{what}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""The command `llmbench`: what needs no pytest session."""

@@ -1,0 +1,184 @@
+"""Matrix files and saved records become modules of real tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.errors import UsageError
+from pytest_llmbench.session import Bench, bench_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.matrix import MatrixEntry
+    from pytest_llmbench.parity import ParityResult
+
+MARKER_HELP = (
+    "llmbench(id, backend, model_id, quant, kv, group, prompt, section): on a benchmark's test, what it measures "
+    "(select with -m 'llmbench(backend=\"ollama\")'); on a test of yours, the entries that it runs for"
+)
+SELECTORS = ("id", "backend", "model_id", "quant", "kv", "group", "prompt", "section")
+
+
+class _SuiteFile(pytest.Module):
+    """A data file whose tests are this plugin's own functions, parametrized by what the file holds."""
+
+    def _getobj(self) -> ModuleType:
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """Read the file. UsageError says what is wrong with it."""
+        raise NotImplementedError
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            self.load()
+            return list(super().collect())
+        except UsageError as error:
+            raise self.CollectError(str(error)) from error
+
+
+class MatrixFile(_SuiteFile):
+    """A matrix file: each entry and prompt is a test."""
+
+    def _getobj(self) -> ModuleType:
+        from pytest_llmbench import suite
+
+        return suite
+
+    def load(self) -> None:
+        bench_of(self.config).matrix(self.path)
+
+
+class RecordFile(_SuiteFile):
+    """A saved parity record: each gated metric is a test."""
+
+    def _getobj(self) -> ModuleType:
+        from pytest_llmbench import suite_parity
+
+        return suite_parity
+
+    def load(self) -> None:
+        bench_of(self.config).record(self.path)
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Give a test its entries and prompts, or its parity results, if it asks for them."""
+    bench = bench_of(metafunc.config)
+    if "llmbench_parity" in metafunc.fixturenames:
+        _parametrize_record(metafunc, bench)
+    elif "llmbench_entry" in metafunc.fixturenames:
+        _parametrize_matrix(metafunc, bench)
+
+
+def _parametrize_record(metafunc: pytest.Metafunc, bench: Bench) -> None:
+    file = metafunc.definition.getparent(RecordFile)
+    records = [bench.record(file.path)] if file is not None else bench.records
+    results = [r for record in records for r in record.results if r.gated]
+    params = [
+        pytest.param(r, id=r.id, marks=pytest.mark.llmbench(model_id=r.model, section=r.section)) for r in results
+    ]
+    metafunc.parametrize("llmbench_parity", params, indirect=True)
+
+
+def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
+    wanted = _wanted(metafunc)
+    file = metafunc.definition.getparent(MatrixFile)
+    matrices = (bench.matrix(file.path),) if file is not None else bench.configured_matrices()
+    entries = [e for matrix in matrices for e in matrix.entries if _matches(facts_of(e), wanted)]
+    if "llmbench_prompt" not in metafunc.fixturenames:
+        params = [pytest.param(e, id=e.id, marks=_marks(e, facts_of(e))) for e in entries]
+        metafunc.parametrize("llmbench_entry", params, indirect=True, scope="session")
+        return
+    pairs = [
+        pytest.param(e, prompt, id=f"{e.id}-{prompt}", marks=_marks(e, facts_of(e) | {"prompt": prompt}))
+        for e in entries
+        for prompt in bench.settings(e).prompts
+        if "prompt" not in wanted or wanted["prompt"] == prompt
+    ]
+    metafunc.parametrize("llmbench_entry,llmbench_prompt", pairs, indirect=True, scope="session")
+
+
+def facts_of(entry: MatrixEntry) -> dict[str, str]:
+    """What the marker says of an entry."""
+    return {
+        "id": entry.id,
+        "backend": entry.backend,
+        "model_id": entry.model_id,
+        "quant": entry.quant,
+        "kv": entry.kv_cache,
+        "group": entry.group,
+    }
+
+
+def _wanted(metafunc: pytest.Metafunc) -> dict[str, Any]:
+    """The arguments of `@pytest.mark.llmbench(…)` on a user's test; UsageError for one that means nothing."""
+    wanted: dict[str, Any] = {}
+    for mark in metafunc.definition.iter_markers("llmbench"):
+        unknown = [name for name in mark.kwargs if name not in SELECTORS]
+        if unknown or mark.args:
+            raise UsageError(
+                f"{metafunc.definition.nodeid}: the marker llmbench takes the keywords {', '.join(SELECTORS)}, "
+                f"not {', '.join([*unknown, *map(repr, mark.args)])}"
+            )
+        wanted |= mark.kwargs
+    return wanted
+
+
+def _matches(facts: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
+    return all(facts[name] == value for name, value in wanted.items() if name in facts)
+
+
+def _marks(entry: MatrixEntry, facts: Mapping[str, str]) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.llmbench(**facts)]
+    if not entry.enabled:
+        marks.append(pytest.mark.skip(reason=f"disabled: {entry.reason}"))
+    if entry.known_issue:
+        marks.append(pytest.mark.xfail(reason=entry.known_issue, strict=False))
+    return marks
+
+
+def entry_of(item: pytest.Item) -> MatrixEntry | None:
+    """The matrix entry that a test runs for; None for any other test."""
+    return _param(item, "llmbench_entry")
+
+
+def prompt_of(item: pytest.Item) -> str | None:
+    """The prompt that a test runs for."""
+    return _param(item, "llmbench_prompt")
+
+
+def parity_of(item: pytest.Item) -> ParityResult | None:
+    """The saved parity result that a test judges."""
+    return _param(item, "llmbench_parity")
+
+
+def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:
+    """Put all tests of an entry behind its first one, prompts in the entry's order: each server starts once."""
+    first: dict[MatrixEntry, int] = {}
+
+    def place(position: int, item: pytest.Item) -> tuple[int, int]:
+        entry, prompt = entry_of(item), prompt_of(item)
+        if entry is None:
+            return position, 0
+        order = bench.settings(entry).prompts
+        return first.setdefault(entry, position), order.index(prompt) if prompt in order else len(order)
+
+    places = {item: place(position, item) for position, item in enumerate(items)}
+    items.sort(key=places.__getitem__)
+
+
+def _param(item: pytest.Item, name: str) -> Any:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get(name) if callspec is not None else None
+
+
+def add_keywords(item: pytest.Item) -> None:
+    """Let `-k` find the test by its entry's id, model and `backend:x`, `quant:x`, `kv:x`, `group:x`, `section:x`."""
+    entry, parity = entry_of(item), parity_of(item)
+    if entry is not None:
+        item.extra_keyword_matches.update(entry.keywords)
+    if parity is not None:
+        item.extra_keyword_matches.update(parity.keywords)

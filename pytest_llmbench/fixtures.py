@@ -1,0 +1,223 @@
+"""The fixtures that the plugin offers; their work is done by the layers below, which know nothing of pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_llmbench import verdict
+from pytest_llmbench.errors import BenchError, MeasurementError, UsageError
+from pytest_llmbench.options import Options
+from pytest_llmbench.session import Bench, bench_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.accelerator import Accelerator
+    from pytest_llmbench.backends.base import Target, TargetInfo
+    from pytest_llmbench.matrix import Gate, MatrixEntry
+    from pytest_llmbench.measure import Measurement, Meter
+    from pytest_llmbench.parity import ParityResult
+
+VERDICTS = pytest.StashKey[list[verdict.Verdict]]()
+EXTRA = pytest.StashKey[dict[str, Any]]()
+
+
+class CouldNotMeasure(pytest.fail.Exception):
+    """Nothing was measured: an error, wherever in the test it comes up, never a failure."""
+
+
+def could_not_measure(error: BenchError) -> NoReturn:
+    """End the test as an error that says what happened, without our own frames."""
+    raise CouldNotMeasure(str(error), pytrace=False) from None
+
+
+@pytest.fixture(scope="session")
+def llmbench_options(pytestconfig: pytest.Config) -> Options:
+    """The options in force, frozen."""
+    return bench_of(pytestconfig).options
+
+
+@pytest.fixture(scope="session")
+def llmbench_entry(request: pytest.FixtureRequest) -> MatrixEntry:
+    """The matrix entry that the test runs for (indirect parameter)."""
+    entry: MatrixEntry = request.param
+    return entry
+
+
+@pytest.fixture(scope="session")
+def llmbench_prompt(request: pytest.FixtureRequest) -> str:
+    """The name of the prompt that the test runs for (indirect parameter)."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def llmbench_parity(request: pytest.FixtureRequest) -> ParityResult:
+    """The saved parity result that the test judges (indirect parameter)."""
+    result: ParityResult = request.param
+    return result
+
+
+@pytest.fixture(scope="session")
+def llmbench_accelerator(pytestconfig: pytest.Config) -> Accelerator:
+    """The host's accelerator; `with llmbench_accelerator.hold(print):` keeps every other benchmark off it."""
+    return bench_of(pytestconfig).accelerator
+
+
+@pytest.fixture(scope="session")
+def llmbench_target(llmbench_entry: MatrixEntry, pytestconfig: pytest.Config) -> Iterator[Target]:
+    """The entry's model, loaded and answering, with the accelerator to itself; stopped when its last test is done."""
+    bench = bench_of(pytestconfig)
+    _skip_unavailable(bench, llmbench_entry)
+    opened = bench.open(llmbench_entry)
+    try:
+        target = opened.__enter__()
+    except BenchError as error:
+        could_not_measure(error)
+    try:
+        yield target
+    finally:
+        opened.__exit__(None, None, None)
+
+
+def _skip_unavailable(bench: Bench, entry: MatrixEntry) -> None:
+    error = bench.unavailable(entry)
+    if error is None:
+        return
+    if bench.options.require:
+        could_not_measure(error)
+    pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def llmbench_server(llmbench_target: Target) -> TargetInfo:
+    """The running server's base URL, pid, log path and command, for tests that want raw HTTP."""
+    return llmbench_target.info
+
+
+@pytest.fixture(scope="session")
+def llmbench_meter(llmbench_target: Target, llmbench_entry: MatrixEntry, pytestconfig: pytest.Config) -> Meter:
+    """Measures on the open target; knows every prompt that it was sent, so that no two are alike."""
+    from pytest_llmbench.measure import Meter
+    from pytest_llmbench.power import read_power
+    from pytest_llmbench.prompts import PromptMaker
+
+    bench = bench_of(pytestconfig)
+    settings = bench.settings(llmbench_entry)
+    return Meter(
+        target=llmbench_target,
+        maker=PromptMaker(llmbench_target.tokenizer, think=settings.think),
+        settings=settings,
+        progress=bench.progress.for_entry(llmbench_entry.id),
+        conditions=lambda: read_power().facts(),
+    )
+
+
+@pytest.fixture(scope="session")
+def llmbench_measurement(
+    llmbench_meter: Meter, llmbench_entry: MatrixEntry, llmbench_prompt: str, pytestconfig: pytest.Config
+) -> Measurement:
+    """The entry's measurement of the prompt, made once."""
+    try:
+        return bench_of(pytestconfig).measure(llmbench_meter, llmbench_entry, llmbench_prompt)
+    except BenchError as error:
+        could_not_measure(error)
+
+
+class GateKeeper:
+    """Asserts metrics, and keeps each verdict for the record."""
+
+    def __init__(self, request: pytest.FixtureRequest, verdicts: list[verdict.Verdict]) -> None:
+        self._request = request
+        self._verdicts = verdicts
+
+    def __call__(self, metric: str, *, at_least: float | None = None, at_most: float | None = None) -> verdict.Verdict:
+        """Assert that the measurement's median of `metric` is within the bound; seconds, bytes or tok/s by its name."""
+        __tracebackhide__ = True
+        found = self._threshold(metric, at_least, at_most)
+        self._assert([found])
+        return found
+
+    def check_all(self, gates: Iterable[Gate]) -> None:
+        """Assert a matrix entry's gates, all of them before the first complaint."""
+        __tracebackhide__ = True
+        self._assert(
+            [
+                self._threshold(gate.metric, low, high)
+                for gate in gates
+                for low, high in ((gate.at_least, None), (None, gate.at_most))
+                if low is not None or high is not None
+            ]
+        )
+
+    def check_parity(self, result: ParityResult, gate: float) -> None:
+        """Assert that candidate / baseline (or its inverse, so that more is better) is at least `gate`."""
+        from pytest_llmbench.parity import judge
+
+        __tracebackhide__ = True
+        found = judge(result, gate)
+        if found is None or result.candidate is None or result.baseline is None:
+            could_not_measure(MeasurementError(f"the candidate failed: {result.reason or 'the record says no more'}"))
+        record = bench_of(self._request.config).record(self._request.node.path)
+        names = (record.candidate_name, record.baseline_name)
+        sides = zip(names, (result.candidate, result.baseline), strict=True)
+        samples = "; ".join(f"{name} {list(side.samples)} {side.unit}" for name, side in sides)
+        self._assert([found], names, f"samples: {samples}")
+
+    def _threshold(self, metric: str, at_least: float | None, at_most: float | None) -> verdict.Verdict:
+        __tracebackhide__ = True
+        if "llmbench_measurement" not in self._request.fixturenames:
+            raise UsageError("llmbench_gate needs a measurement: let the test ask for llmbench_measurement too")
+        metrics = self._request.getfixturevalue("llmbench_measurement").metrics()
+        if metric not in metrics:
+            raise UsageError(f"no metric {metric!r}; there are: {', '.join(metrics)}")
+        try:
+            return verdict.threshold(metric, metrics[metric], at_least=at_least, at_most=at_most)
+        except MeasurementError as error:
+            could_not_measure(error)
+
+    def _assert(self, found: list[verdict.Verdict], names: tuple[str, str] = ("", ""), detail: str = "") -> None:
+        __tracebackhide__ = True
+        self._verdicts.extend(found)
+        failed = [v.message(candidate=names[0], baseline=names[1]) for v in found if not v.passed]
+        if failed:
+            pytest.fail("\n".join([*failed, detail]).strip(), pytrace=False)
+
+
+@pytest.fixture
+def llmbench_gate(request: pytest.FixtureRequest) -> GateKeeper:
+    """`llmbench_gate("decode_tok_s", at_least=40)` fails the test with value, gate and n if it doesn't hold."""
+    return GateKeeper(request, request.node.stash.setdefault(VERDICTS, []))
+
+
+class Recorder:
+    """Puts facts of the test's own into its record and into junit's properties."""
+
+    def __init__(self, extra: dict[str, Any]) -> None:
+        self._extra = extra
+
+    def __call__(self, name: str, value: str | float | bool | None) -> None:
+        """Record one flat fact under `name`."""
+        self._extra[name] = value
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return dict(self._extra)
+
+
+@pytest.fixture
+def llmbench_record(request: pytest.FixtureRequest) -> Recorder:
+    """`llmbench_record("answer", 42)` adds to the test's record and junit properties."""
+    return Recorder(request.node.stash.setdefault(EXTRA, {}))
+
+
+@pytest.fixture(scope="session")
+def llmbench_out(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for artefacts: `--llmbench-out`, else a temporary one."""
+    out = bench_of(pytestconfig).options.out
+    if out is None:
+        return tmp_path_factory.mktemp("llmbench-out")
+    out.mkdir(parents=True, exist_ok=True)
+    return out

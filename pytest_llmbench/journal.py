@@ -1,0 +1,107 @@
+"""`journal.jsonl`: one line for each finished test, on the disk before the next one starts.
+
+The first line is the head (schema, environment, options), each further one a result. A crash loses the test in flight
+at most; what it may leave is a torn last line, which is dropped with a warning when the journal is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_llmbench.errors import RecordError
+from pytest_llmbench.record import SCHEMA, SCHEMA_VERSION, Result, Run, check_head, dumps
+
+NAME = "journal.jsonl"
+
+
+class Journal:
+    """An open journal; `write` returns when the line is on the disk."""
+
+    def __init__(self, path: Path, *, created: str, environment: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Start a new journal, or go on with the one at `path` (a torn last line is cut off)."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        if not new:
+            _cut_torn_line(path)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        if new or path.stat().st_size == 0:
+            head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "created": created}
+            self._line(head | {"environment": dict(environment), "options": dict(options)})
+
+    def write(self, result: Result) -> None:
+        self._line(result.to_json())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _line(self, data: Mapping[str, Any]) -> None:
+        self._file.write(dumps(data) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A journal as a run (a test that ran twice counts with its last result), and what was wrong with the file."""
+
+    run: Run
+    warning: str | None = None
+
+
+def read(path: Path) -> Read:
+    """RecordError where it isn't a journal; a torn last line is only a warning."""
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise RecordError(f"{path}: can't be read: {error}") from error
+    *lines, rest = text.split("\n")
+    warning = f"{path}: dropped a torn last line ({len(rest)} characters)" if rest else None
+    if not lines:
+        raise RecordError(f"{path}: no journal, its first line is missing; delete it to start anew")
+    head = _parse(lines[0], path, 1)
+    check_head(head, path=path)
+    results = [_result(line, path, number) for number, line in enumerate(lines[1:], 2)]
+    latest = {r.nodeid: r for r in results}
+    run = Run.from_json({**head, "complete": False, "results": []}, path=path)
+    return Read(
+        run=Run(
+            created=run.created,
+            environment=run.environment,
+            options=run.options,
+            results=tuple(latest.values()),
+            complete=False,
+        ),
+        warning=warning,
+    )
+
+
+def _result(line: str, path: Path, number: int) -> Result:
+    try:
+        return Result.from_json(_parse(line, path, number))
+    except RecordError as error:
+        raise RecordError(f"{path}:{number}: {error}") from error
+
+
+def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise RecordError(
+            f"{path}:{number}: not JSON ({error}); the file was changed by hand or by the disk"
+        ) from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}:{number}: a journal's line is a JSON object")
+    return data
+
+
+def _cut_torn_line(path: Path) -> None:
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        with path.open("r+b") as file:
+            file.truncate(len(whole))

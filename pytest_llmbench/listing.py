@@ -1,0 +1,29 @@
+"""`--llmbench-list`: say what could run, instead of running it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench import collect
+from pytest_llmbench.session import Bench
+
+
+class ListInstead:
+    """Registered only with `--llmbench-list`; takes the place of pytest's test loop."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        from pytest_llmbench.terminal import readiness
+
+        if session.testsfailed:
+            raise session.Interrupted(f"{session.testsfailed} error(s) during collection")
+        entries = dict.fromkeys(e for item in session.items if (e := collect.entry_of(item)) is not None)
+        reporter = self._bench.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.section("llmbench: readiness")
+            for line in readiness(self._bench, entries):
+                reporter.write_line(line)
+        return True

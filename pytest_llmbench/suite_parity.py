@@ -1,0 +1,19 @@
+"""The tests that a saved parity record becomes: one for each gated metric of each model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.fixtures import GateKeeper
+    from pytest_llmbench.options import Options
+    from pytest_llmbench.parity import ParityResult
+
+
+def test_parity(llmbench_parity: ParityResult, llmbench_gate: GateKeeper, llmbench_options: Options) -> None:
+    """The candidate's median is at least `gate` times as good as the baseline's, unrounded."""
+    if llmbench_parity.ratio is None and not llmbench_parity.candidate_failed:
+        pytest.skip(llmbench_parity.reason or "the record gives no ratio and no reason")
+    llmbench_gate.check_parity(llmbench_parity, llmbench_options.gate)

@@ -1,0 +1,85 @@
+"""Tables for the terminal: what is ready, and what was measured. Numbers get their units here and nowhere before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import units
+
+if TYPE_CHECKING:
+    from pytest_llmbench.matrix import MatrixEntry
+    from pytest_llmbench.record import Result
+    from pytest_llmbench.session import Bench
+
+Row = Sequence[str]
+ODD = " (!)"
+
+RESULT_HEAD = (
+    "id", "backend", "quant", "kv", "TTFT", "TTFT cached", "decode tok/s", "prefill tok/s", "tokens in/out", "memory"
+)  # fmt: skip
+
+
+def table(head: Row, rows: Iterable[Row]) -> list[str]:
+    """Left-aligned columns, as wide as their widest cell."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def results_by_prompt(results: Iterable[Result]) -> dict[str, list[str]]:
+    """For each prompt that was measured, the lines of its table."""
+    found: dict[str, list[Row]] = {}
+    for result in results:
+        if result.measurement is not None and result.entry is not None and result.prompt is not None:
+            found.setdefault(result.prompt, []).append(_result_row(result.entry, result.measurement))
+    return {prompt: table(RESULT_HEAD, rows) for prompt, rows in found.items()}
+
+
+def suspicion_lines(results: Iterable[Result]) -> list[str]:
+    """What is odd about the figures, test by test."""
+    return [
+        f"{result.nodeid}: {odd}"
+        for result in results
+        if result.measurement is not None
+        for odd in result.measurement["suspicions"]
+    ]
+
+
+def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row:
+    figures = measurement["metrics"]
+
+    def cell(fmt: Callable[[float | None], str], name: str) -> str:
+        return fmt(figures[name])
+
+    tokens = f"{cell(units.count, 'prompt_tokens')}/{cell(units.count, 'completion_tokens')}"
+    return (
+        entry["id"] + (ODD if measurement["suspicions"] else ""),
+        entry["backend"],
+        entry["quant"] or units.MISSING,
+        entry["kv_cache"],
+        cell(units.seconds, "ttft_s"),
+        cell(units.seconds, "ttft_cached_s"),
+        cell(units.rate, "decode_tok_s"),
+        cell(units.rate, "prefill_tok_s"),
+        tokens,
+        cell(units.memory, "peak_memory_bytes"),
+    )
+
+
+def readiness(bench: Bench, entries: Iterable[MatrixEntry]) -> list[str]:
+    """The readiness table, and how many of the entries could run."""
+    head = ("id", "backend", "model", "quant", "kv", "ready", "why not, and the fix")
+    rows = [_readiness_row(bench, entry) for entry in entries]
+    ready = sum(row[5] == "yes" for row in rows)
+    return [*table(head, rows), "", f"{ready}/{len(rows)} ready"]
+
+
+def _readiness_row(bench: Bench, entry: MatrixEntry) -> Row:
+    state, why = "yes", ""
+    error = bench.unavailable(entry) if entry.enabled else None
+    if not entry.enabled:
+        state, why = "off", f"disabled: {entry.reason}"
+    elif error is not None:
+        state, why = "no", str(error) + (f" (needs: {entry.prereq})" if entry.prereq else "")
+    return (entry.id, entry.backend, entry.model_id, entry.quant or units.MISSING, entry.kv_cache, state, why)

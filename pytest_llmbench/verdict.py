@@ -1,0 +1,184 @@
+"""Is a measured value good enough: ratios, gates, and what to say about them.
+
+A ratio is turned so that more than 1 is always better for the candidate. Gates compare unrounded numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from pytest_llmbench import stats, units
+from pytest_llmbench.errors import MeasurementError, UsageError
+
+Direction = Literal["higher", "lower"]
+Rule = Literal["ratio", "at_least", "at_most"]
+
+# "tok_s" also ends with "_s": the longer suffix comes first.
+_DIRECTIONS: Final[tuple[tuple[str, Direction], ...]] = (
+    ("tok_s", "higher"),
+    ("_ratio", "higher"),
+    ("_s", "lower"),
+    ("_ns", "lower"),
+    ("_bytes", "lower"),
+)
+
+
+class Outcome(StrEnum):
+    """What a gate says."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One gate applied to one metric.
+
+    `value` and `reference` are the candidate's and the baseline's medians in the metric's unit; `interval`
+    bounds the ratio; `n` counts samples of the side that has fewer. With an absolute gate (`rule` at_least or
+    at_most) `reference`, `ratio` and `interval` are None and `gate` is in the metric's unit.
+    """
+
+    outcome: Outcome
+    metric: str
+    value: float
+    reference: float | None
+    ratio: float | None
+    interval: tuple[float, float] | None
+    gate: float
+    n: int
+    reason: str
+    rule: Rule = "ratio"
+
+    @property
+    def passed(self) -> bool:
+        """True only for `Outcome.PASSED`."""
+        return self.outcome is Outcome.PASSED
+
+    def message(self, *, candidate: str = "candidate", baseline: str = "baseline") -> str:
+        """One line: metric, both values with units, ratio, interval, gate, n, reason."""
+        facts = self._absolute() if self.ratio is None else self._relative(self.ratio, candidate, baseline)
+        parts = [f"{self.metric} {self.outcome}: {facts}", f"n = {self.n}"]
+        return ", ".join([*parts, self.reason] if self.reason else parts)
+
+    def _absolute(self) -> str:
+        value, gate = units.metric(self.metric, self.value), units.metric(self.metric, self.gate)
+        if value == gate and self.value != self.gate:
+            value, gate = f"{value} ({self.value!r})", f"{gate} ({self.gate!r})"
+        return f"{value}, gate {self.rule.replace('_', ' ')} {gate}"
+
+    def _relative(self, ratio: float, candidate: str, baseline: str) -> str:
+        sides = (
+            f"{candidate} {units.metric(self.metric, self.value)}, "
+            f"{baseline} {units.metric(self.metric, self.reference)}"
+        )
+        text = f"{sides}, ratio {ratio_text(ratio, self.gate)}"
+        if self.interval is not None:
+            low, high = (ratio_text(bound, self.gate) for bound in self.interval)
+            text += f" (interval {low} to {high})"
+        return f"{text}, gate {self.gate:g}"
+
+
+def direction(metric: str) -> Direction:
+    """Whether more or less of `metric` is better, by the unit that its name ends with.
+
+    Raises `UsageError` for a name without such a unit.
+    """
+    for suffix, better in _DIRECTIONS:
+        if metric.endswith(suffix):
+            return better
+    known = ", ".join(suffix for suffix, _ in _DIRECTIONS)
+    raise UsageError(f"metric {metric!r}: better or worse is unknown; a metric's name ends with one of {known}")
+
+
+def ratio(metric: str, candidate: float | None, baseline: float | None) -> float | None:
+    """Candidate against baseline, unrounded, more than 1 is better; None where a side is.
+
+    Raises `MeasurementError` for a side that isn't positive and finite, `UsageError` for an unknown metric.
+    """
+    better = direction(metric)
+    if candidate is None or baseline is None:
+        return None
+    for side, value in (("candidate", candidate), ("baseline", baseline)):
+        if not (math.isfinite(value) and value > 0):
+            raise MeasurementError(f"{metric}: {side} is {value!r}, which gives no ratio; measure that side again")
+    result = candidate / baseline if better == "higher" else baseline / candidate
+    if not (math.isfinite(result) and result > 0):
+        raise MeasurementError(f"{metric}: {candidate!r} against {baseline!r} has no finite ratio; measure both again")
+    return result
+
+
+def point(candidate_samples: Sequence[float], baseline_samples: Sequence[float], metric: str, gate: float) -> Verdict:
+    """Passed when the unrounded ratio of the two medians is at least `gate`.
+
+    Raises `MeasurementError` where a side has no valid samples, `UsageError` for a gate that isn't positive.
+    """
+    _require_gate(metric, gate)
+    value, reference = stats.median(candidate_samples), stats.median(baseline_samples)
+    quotient = ratio(metric, value, reference)
+    return Verdict(
+        outcome=_outcome(quotient is not None and quotient >= gate),
+        metric=metric,
+        value=value,
+        reference=reference,
+        ratio=quotient,
+        interval=None,
+        gate=gate,
+        n=min(len(candidate_samples), len(baseline_samples)),
+        reason="",
+    )
+
+
+def threshold(metric: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Verdict:
+    """Compare one value with an absolute gate in the metric's own unit: exactly one of `at_least`, `at_most`.
+
+    Raises `MeasurementError` where the value is None or not finite: that is no failure, nothing was measured.
+    """
+    if (at_least is None) == (at_most is None):
+        raise UsageError(f"{metric}: give exactly one of at_least and at_most")
+    if value is None or not math.isfinite(value):
+        raise MeasurementError(f"{metric} wasn't measured ({value!r}); see the run's log for why")
+    if at_least is not None:
+        return _absolute(metric, value, at_least, "at_least", value >= at_least)
+    assert at_most is not None
+    return _absolute(metric, value, at_most, "at_most", value <= at_most)
+
+
+def ratio_text(value: float, gate: float) -> str:
+    """Four decimals, and as many more as it takes not to look equal to `gate`: 0.97996 at 0.98."""
+    for digits in range(4, 18):
+        text = f"{value:.{digits}f}"
+        if value == gate or float(text) != gate:
+            return text
+    return repr(value)
+
+
+def _absolute(metric: str, value: float, gate: float, rule: Rule, passed: bool) -> Verdict:
+    if not math.isfinite(gate):
+        raise UsageError(f"{metric}: {rule} is {gate!r}; give a finite number")
+    return Verdict(
+        outcome=_outcome(passed),
+        metric=metric,
+        value=value,
+        reference=None,
+        ratio=None,
+        interval=None,
+        gate=gate,
+        n=1,
+        reason="",
+        rule=rule,
+    )
+
+
+def _outcome(passed: bool) -> Outcome:
+    return Outcome.PASSED if passed else Outcome.FAILED
+
+
+def _require_gate(metric: str, gate: float) -> None:
+    if not (math.isfinite(gate) and gate > 0):
+        raise UsageError(f"{metric}: gate is {gate!r}; give a positive number such as 0.98")
