@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_helpers import IGNORE_TERM, PARENT_OF, REPOSITORY, SLEEP, is_running, python, wait_gone, wait_text
+from process_helpers import (
+    IGNORE_TERM,
+    PARENT_OF,
+    PATIENCE_S,
+    REPOSITORY,
+    SLEEP,
+    is_running,
+    python,
+    wait_gone,
+    wait_text,
+)
 
 SCRIPT = REPOSITORY / "pytest_llmbench" / "supervise.py"
 
@@ -28,6 +39,7 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=folder,
+            bufsize=0,
             start_new_session=True,
         )
 
@@ -49,16 +61,22 @@ class Driver:
     def write(self, data: bytes) -> None:
         assert self.child.stdin is not None
         self.child.stdin.write(data)
-        self.child.stdin.flush()
 
     def read(self) -> dict[str, Any]:
         assert self.child.stdout is not None
+        ready, _, _ = select.select([self.child.stdout], [], [], PATIENCE_S)
+        assert ready, "the supervisor says nothing"
         return json.loads(self.child.stdout.readline())
 
     def close(self) -> None:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
         self.child.stdin.close()
-        self.child.wait(30)
-        self.child.stdout.close()
+        try:
+            self.child.wait(PATIENCE_S)
+        finally:
+            self.child.kill()
+            self.child.stdout.close()
 
 
 @pytest.fixture
