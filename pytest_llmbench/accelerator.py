@@ -41,7 +41,7 @@ class Accelerator:
             os.close(descriptor)
 
     def _open(self) -> int:
-        # A file of another user in a sticky folder can be opened and locked, but not with O_CREAT (fs.protected_regular).
+        # fs.protected_regular: another user's file in a sticky folder can be opened and locked, but not with O_CREAT.
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         for attempt in (flags, flags | os.O_CREAT, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW):
             try:

@@ -142,17 +142,20 @@ def _marks(entry: MatrixEntry, facts: Mapping[str, str]) -> list[pytest.MarkDeco
 
 def entry_of(item: pytest.Item) -> MatrixEntry | None:
     """The matrix entry that a test runs for; None for any other test."""
-    return _param(item, "llmbench_entry")
+    found: MatrixEntry | None = _param(item, "llmbench_entry")
+    return found
 
 
 def prompt_of(item: pytest.Item) -> str | None:
     """The prompt that a test runs for."""
-    return _param(item, "llmbench_prompt")
+    found: str | None = _param(item, "llmbench_prompt")
+    return found
 
 
 def parity_of(item: pytest.Item) -> ParityResult | None:
     """The saved parity result that a test judges."""
-    return _param(item, "llmbench_parity")
+    found: ParityResult | None = _param(item, "llmbench_parity")
+    return found
 
 
 def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:

@@ -24,7 +24,7 @@ VERDICTS = pytest.StashKey[list[verdict.Verdict]]()
 EXTRA = pytest.StashKey[dict[str, Any]]()
 
 
-class CouldNotMeasure(pytest.fail.Exception):
+class CouldNotMeasure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """Nothing was measured: an error, wherever in the test it comes up, never a failure."""
 
 

@@ -1,4 +1,4 @@
-"""Measure one prompt on one open target: warm-ups, runs with a prompt that is new each time, then the same prompt again.
+"""Measure one prompt on one open target: warm-ups, runs with a new prompt each time, then the last prompt again.
 
 Figures are medians over the valid runs. Warm-ups are kept, apart; invalid samples are kept and never counted.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats
 from pytest_llmbench.errors import MeasurementError
@@ -29,10 +29,8 @@ CACHED_TOKENS = 16
 """A cached run is timed to its first text, which may come behind a few tokens that show none (`<think>`)."""
 
 
-class Progress(Protocol):
-    """Told of each request before it is sent."""
-
-    def __call__(self, done: int, total: int, what: str) -> None: ...
+Progress = Callable[[int, int, str], None]
+"""Told before each request how many of how many are done, and what comes next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def find(model_id: str, *, beside: Path) -> Path:
 
 
 def _looks_like_path(model_id: str) -> bool:
-    return model_id.startswith((".", "/", "~")) or model_id.endswith(".gguf") or model_id.startswith("checkpoints/")
+    return model_id.startswith((".", "/", "~", "checkpoints/")) or model_id.endswith(".gguf")
 
 
 def _path_fix(model_id: str) -> str:

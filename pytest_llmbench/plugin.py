@@ -166,7 +166,7 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _progress(config: pytest.Config) -> Progress:
-    """Writes past pytest's capture, through a descriptor of its own; silent with -q, in workers and off a real stdout."""
+    """Writes past pytest's capture, through a descriptor of its own; silent with -q and in workers."""
     import sys
 
     if _is_worker(config) or config.get_verbosity() < 0:

@@ -20,7 +20,7 @@ ATTRIBUTE = "llmbench_record"
 REASON_CHARACTERS = 4000
 
 
-class ResumedFailure(pytest.fail.Exception):
+class ResumedFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A test that failed in an earlier part of a resumed run fails again, without being measured again."""
 
 
@@ -44,7 +44,8 @@ def _facts(item: pytest.Item) -> dict[str, Any]:
 
     entry, parity = collect.entry_of(item), collect.parity_of(item)
     measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
-    extra = dict(item.stash.get(EXTRA, {}))
+    no_facts: dict[str, Any] = {}
+    extra = dict(item.stash.get(EXTRA, no_facts))
     if parity is not None:
         extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
     return {

@@ -7,6 +7,7 @@ chunks is never taken for a number of tokens. None means "not measured"; 0 is a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -130,7 +131,7 @@ class Sample:
     def gaps_s(self) -> tuple[float, ...]:
         """Seconds between one delta and the next."""
         stamps = [d.at_ns for d in self.deltas]
-        return tuple((b - a) / 1e9 for a, b in zip(stamps, stamps[1:], strict=False))
+        return tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps))
 
     @property
     def itl_unit(self) -> Literal["per_token", "per_chunk"]:

@@ -278,9 +278,9 @@ def why_invalid(sample: Sample, prompt: Prompt, *, cached: bool) -> str | None:
         return "no text came"
     if not cached and sample.cached_tokens is not None and sample.cached_tokens > prompt.shared_tokens:
         return f"a prefix cache answered {sample.cached_tokens} tokens of a prompt that was new"
-    if prompt.exact and prompt.tokens is not None and sample.prompt_tokens is not None:
-        if abs(sample.prompt_tokens - prompt.tokens) > TOKEN_SLACK:
-            return f"the server saw {sample.prompt_tokens} prompt tokens, but {prompt.tokens} were sent"
+    sent, seen = prompt.tokens, sample.prompt_tokens
+    if sent is not None and seen is not None and abs(seen - sent) > TOKEN_SLACK:
+        return f"the server saw {seen} prompt tokens, but {sent} were sent"
     return None
 
 
