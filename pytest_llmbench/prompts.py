@@ -137,28 +137,8 @@ def _prose_pieces() -> Iterator[str]:
 def _nonces() -> Iterator[str]:
     """First words in random order: single characters and words that vocabularies hold as different tokens."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-    words = [
-        "After",
-        "Before",
-        "Every",
-        "From",
-        "Given",
-        "How",
-        "If",
-        "Just",
-        "Let",
-        "Many",
-        "Now",
-        "On",
-        "Please",
-        "Since",
-        "Then",
-        "Under",
-        "What",
-        "You",
-        "Zero",
-    ]
-    starts = [*alphabet, *words, *"àéñøßλπшж中日한"]
+    words = "After Before Every From Given How If Just Let Many Now On Please Since Then Under What You Zero"
+    starts = [*alphabet, *words.split(), *"àéñøßλπшж中日한"]
     shuffled = random.sample(starts, len(starts))
     for start in itertools.chain(shuffled, itertools.cycle(shuffled)):
         yield f"{start}{random.randrange(16**8):08x}"

@@ -44,8 +44,7 @@ def _facts(item: pytest.Item) -> dict[str, Any]:
 
     entry, parity = collect.entry_of(item), collect.parity_of(item)
     measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
-    no_facts: dict[str, Any] = {}
-    extra = dict(item.stash.get(EXTRA, no_facts))
+    extra = dict(item.stash.get(EXTRA, None) or {})
     if parity is not None:
         extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
     return {

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pytest_llmbench import models
 from pytest_llmbench.backends.base import Backend, Report, TargetInfo
 from pytest_llmbench.chat import ChatClient, Reply
+from pytest_llmbench.counting import count_tokens, why_invalid
 from pytest_llmbench.errors import PortInUse, RequestError, ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
@@ -25,8 +26,6 @@ from pytest_llmbench.sample import Sample, ServerTimings
 HOST = "127.0.0.1"
 GRACE_S = 10.0
 CRASH_NOTICE_S = 1.0
-TOKEN_SLACK = 8
-"""By how many tokens a server's template may differ from ours before the prompt isn't the one we sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,41 +246,6 @@ class ServerTarget:
         )
         sample = count_tokens(sample, self.tokenizer, reply.usage)
         return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
-
-
-def count_tokens(sample: Sample, tokenizer: Tokenizer | None, usage: Mapping[str, Any]) -> Sample:
-    """Add what only a tokenizer can tell: thinking and visible tokens, and how many the first delta held."""
-    details = usage.get("completion_tokens_details") or {}
-    thinking = details.get("reasoning_tokens")
-    if tokenizer is None or not sample.deltas:
-        return replace(sample, thinking_tokens=thinking)
-    visible = len(tokenizer.text_ids(sample.text)) if sample.text else 0
-    if thinking is None:
-        thinking = len(tokenizer.text_ids(sample.reasoning)) if sample.reasoning else 0
-    completion, source = sample.completion_tokens, sample.token_source
-    if completion is None:
-        completion, source = thinking + visible, "tokenizer"
-    return replace(
-        sample,
-        thinking_tokens=thinking,
-        visible_tokens=visible,
-        completion_tokens=completion,
-        token_source=source,
-        first_delta_tokens=max(1, len(tokenizer.text_ids(sample.deltas[0].text))),
-        first_delta_source="tokenizer",
-    )
-
-
-def why_invalid(sample: Sample, prompt: Prompt, *, cached: bool) -> str | None:
-    """Why a sample doesn't measure what it is meant to; None if it does."""
-    if not sample.deltas:
-        return "no text came"
-    if not cached and sample.cached_tokens is not None and sample.cached_tokens > prompt.shared_tokens:
-        return f"a prefix cache answered {sample.cached_tokens} tokens of a prompt that was new"
-    sent, seen = prompt.tokens, sample.prompt_tokens
-    if sent is not None and seen is not None and abs(seen - sent) > TOKEN_SLACK:
-        return f"the server saw {seen} prompt tokens, but {sent} were sent"
-    return None
 
 
 def api_key(entry: MatrixEntry) -> str | None:
