@@ -1,1 +1,122 @@
-"""The command `llmbench`: what needs no pytest session."""
+"""The command `llmbench`: what needs no pytest session. Also `python -m pytest_llmbench`.
+
+Exit status: 0 fine, 1 a fault was found, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_llmbench import __version__
+from pytest_llmbench.errors import BenchError, Unavailable, UsageError
+
+OK, FAULT, WRONG_USE = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except UsageError as error:
+        _complain(str(error))
+        return WRONG_USE
+    except BenchError as error:
+        _complain(str(error))
+        return FAULT
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="llmbench", description="Offline companion of the pytest plugin llmbench.")
+    parser.add_argument("--version", action="version", version=f"pytest-llmbench {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    checkpoint = commands.add_parser("checkpoint", help="make checkpoints to benchmark with, offline")
+    kinds = checkpoint.add_subparsers(required=True, metavar="KIND")
+    tiny = kinds.add_parser("tiny", help="the tiny models of matrix/smoke.yaml (21 MB, the same bytes every time)")
+    tiny.add_argument("directory", type=Path, metavar="DIR")
+    tiny.set_defaults(run=_checkpoint_tiny)
+
+    doctor = commands.add_parser(
+        "doctor", help="say what this machine is, which servers it has, and what would spoil a run"
+    )
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _checkpoint_tiny(arguments: argparse.Namespace) -> int:
+    from pytest_llmbench.checkpoints import make_tiny
+
+    make_tiny(arguments.directory, report=_say)
+    return OK
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from pytest_llmbench import units
+    from pytest_llmbench.environment import collect_environment
+    from pytest_llmbench.power import read_power
+
+    power = read_power().facts()
+    here = collect_environment(power=power)
+    _say(f"machine          {here.machine}, {here.chip}, {here.cores_logical} cores, {units.memory(here.memory_bytes)}")
+    _say(
+        f"system           {here.os} {here.os_version}, Python {here.python}, "
+        f"swap used {units.memory(here.swap_used_bytes)}"
+    )
+    for name, version in here.versions.items():
+        _say(f"{name:<16} {version}")
+    for name, value in power.items():
+        _say(f"{name:<16} {'not known' if value is None else value}")
+    servers = [_server_line(name) for name in _server_names()]
+    spoilers = _spoilers(power)
+    for line in [*servers, *spoilers]:
+        _say(line)
+    return FAULT if spoilers or not any(" yes " in line for line in servers) else OK
+
+
+def _server_names() -> tuple[str, ...]:
+    from pytest_llmbench.backends import PLANNED, builtin_backends
+
+    return tuple(name for name in builtin_backends() if name not in PLANNED)
+
+
+def _server_line(name: str) -> str:
+    from pytest_llmbench.backends import builtin_backends
+    from pytest_llmbench.backends.server import ServerBackend
+    from pytest_llmbench.matrix import MatrixEntry
+
+    backend = builtin_backends()[name]
+    assert isinstance(backend, ServerBackend)
+    entry = MatrixEntry(id="doctor", backend=name, model_id="none", path=Path("doctor.yaml"), line=1)
+    try:
+        return f"{name:<16} yes  {' '.join(backend.binary(entry))}"
+    except Unavailable as error:
+        return f"{name:<16} no   {error}"
+
+
+def _spoilers(power: dict[str, str | bool | None]) -> list[str]:
+    """What makes this machine's figures unfit for a gate right now."""
+    found = []
+    if power["power_source"] == "battery":
+        found.append("on battery: plug the charger in before you measure")
+    if power["low_power_mode"]:
+        found.append("Low Power Mode is on: turn it off before you measure")
+    if power["thermal_state"] not in (None, "nominal"):
+        found.append(f"thermal pressure is {power['thermal_state']}: let the machine cool before you measure")
+    return found
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"llmbench: {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -44,7 +44,8 @@ def _facts(item: pytest.Item) -> dict[str, Any]:
 
     entry, parity = collect.entry_of(item), collect.parity_of(item)
     measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
-    extra: dict[str, Any] = dict(item.stash[EXTRA]) if EXTRA in item.stash else {}
+    recorded = item.stash[EXTRA] if EXTRA in item.stash else {}
+    extra = dict(recorded)
     if parity is not None:
         extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
     return {

