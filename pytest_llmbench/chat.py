@@ -8,11 +8,12 @@ a page). What is one server's own stays with its backend, which reads `Reply.usa
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.errors import RequestError, ServerTimeout
 from pytest_llmbench.sample import Delta, Kind
@@ -20,6 +21,8 @@ from pytest_llmbench.sse import Event, EventDecoder
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
@@ -46,7 +49,8 @@ class ChatClient:
 
         self.base_url = base_url.rstrip("/")
         self.timeout_s = timeout_s
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # Stamps are of the bytes as they come: a compressed stream would arrive in the compressor's pieces.
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         # A connection for each request: servers close kept ones when they please (llama-server after 5 s or 100
         # requests), and one that is closed while we send would look like a crash. Connecting isn't timed.
         self._http = httpx.Client(
@@ -82,7 +86,7 @@ class ChatClient:
         """Send a streaming request and read it to its end.
 
         RequestError for an error in any of its forms and for a stream that ends without a finish; ServerTimeout when
-        nothing comes for `timeout_s` (the client's own where it is None).
+        no text comes for `timeout_s` (the client's own where it is None): keep-alives alone don't count.
         """
         import httpx
 
@@ -101,7 +105,7 @@ class ChatClient:
         ):
             if response.status_code != 200:
                 raise _status_error(response.status_code, response.read().decode(errors="replace"), path)
-            return _read(response, clock)
+            return _read(response, clock, patience_s)
 
 
 class _Clock:
@@ -134,17 +138,24 @@ class _ReplyBuilder:
         if event.data.strip() == "[DONE]":
             self.done = True
             return
+        if not event.data.strip():
+            return
         chunk = _parse_chunk(event)
-        self.usage = chunk.get("usage") or self.usage
-        self.timings = chunk.get("timings") or self.timings
-        self.fingerprint = chunk.get("system_fingerprint") or self.fingerprint
-        for choice in chunk.get("choices") or ():
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-            new = list(_deltas(choice.get("delta") or {}, at_ns))
-            self.deltas.extend(new)
-            # A keep-alive chunk names a model of its own: only a chunk with text tells who answers.
-            if new or self.model is None:
-                self.model = chunk.get("model") or self.model
+        self.usage = _part(chunk, "usage", dict) or self.usage
+        self.timings = _part(chunk, "timings", dict) or self.timings
+        self.fingerprint = _part(chunk, "system_fingerprint", str) or self.fingerprint
+        for choice in _part(chunk, "choices", list) or ():
+            self._take_choice(choice, _part(chunk, "model", str), at_ns)
+
+    def _take_choice(self, choice: Any, model: str | None, at_ns: int) -> None:
+        if not isinstance(choice, dict):
+            raise RequestError(f"the stream holds a choice that is no JSON object: {choice!r:.200}")
+        self.finish_reason = _part(choice, "finish_reason", str) or self.finish_reason
+        new = list(_deltas(_part(choice, "delta", dict) or {}, at_ns))
+        self.deltas.extend(new)
+        # A keep-alive chunk names a model of its own: only a chunk with text tells who answers.
+        if new or self.model is None:
+            self.model = model or self.model
 
     def build(self, end_ns: int) -> Reply:
         if not self.done and self.finish_reason is None:
@@ -161,28 +172,50 @@ class _ReplyBuilder:
         )
 
 
-def _read(response: httpx.Response, clock: _Clock) -> Reply:
+def _read(response: httpx.Response, clock: _Clock, patience_s: float) -> Reply:
     decoder, builder = EventDecoder(), _ReplyBuilder()
     for piece in response.iter_raw():
         at_ns = clock.now_ns()
         for event in decoder.feed(piece):
             builder.take(event, at_ns)
+        _check_progress(builder, at_ns, patience_s)
     end_ns = clock.now_ns()
     for event in decoder.end():
         builder.take(event, end_ns)
     return builder.build(end_ns)
 
 
+def _check_progress(builder: _ReplyBuilder, at_ns: int, patience_s: float) -> None:
+    """A server that is stuck may send keep-alives for ever."""
+    last_ns = builder.deltas[-1].at_ns if builder.deltas else 0
+    if not builder.done and at_ns - last_ns > patience_s * 1e9:
+        raise ServerTimeout(f"nothing but keep-alives came for {patience_s:g} s; a larger server_timeout may help")
+
+
 def _parse_chunk(event: Event) -> dict[str, Any]:
     try:
-        chunk = json.loads(event.data)
-    except ValueError as error:
+        chunk = json.loads(event.data, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the stream holds an event that is not JSON: {event.data[:200]!r}") from error
     if not isinstance(chunk, dict):
         raise RequestError(f"the stream holds an event that is no JSON object: {event.data[:200]!r}")
     if chunk.get("error") or event.name.endswith("error"):
-        raise RequestError(f"the server reported an error in its stream: {_error_text(chunk)}")
+        raise RequestError(f"the server reported an error in its stream: {_error_text(chunk)}", status=200)
     return chunk
+
+
+def _finite(text: str) -> float | None:
+    """Some servers divide by nothing and write NaN or Infinity, which JSON doesn't have: not measured."""
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _part(data: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
+    """`data[key]`, which may be missing or null; RequestError if it is of another kind than the protocol says."""
+    value = data.get(key)
+    if value is None or isinstance(value, kind):
+        return value
+    raise RequestError(f"the stream holds {key!r} that is no {kind.__name__}: {value!r:.200}")
 
 
 def _deltas(delta: Mapping[str, Any], at_ns: int) -> Iterator[Delta]:
@@ -191,7 +224,12 @@ def _deltas(delta: Mapping[str, Any], at_ns: int) -> Iterator[Delta]:
     pieces: tuple[tuple[Kind, Any], ...] = (("reasoning", reasoning), ("content", delta.get("content")))
     for kind, text in pieces:
         if isinstance(text, str) and text:
-            yield Delta(at_ns=at_ns, kind=kind, text=text)
+            yield Delta(at_ns=at_ns, kind=kind, text=_encodable(text))
+
+
+def _encodable(text: str) -> str:
+    """JSON can spell half a surrogate pair, which no tokenizer or file takes: it becomes U+FFFD, pairs are joined."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _error_text(body: Any) -> str:
@@ -201,13 +239,13 @@ def _error_text(body: Any) -> str:
         if inner is None:
             break
         body = inner
-    return (body if isinstance(body, str) else json.dumps(body))[:500]
+    return _encodable(body if isinstance(body, str) else json.dumps(body))[:500]
 
 
 def _status_error(status: int, body: str, path: str) -> RequestError:
     try:
         text = _error_text(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         text = " ".join(body.split())[:300]
     return RequestError(f"{path}: HTTP {status}: {text or '(empty body)'}", status=status)
 

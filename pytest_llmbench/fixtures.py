@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +27,8 @@ EXTRA = pytest.StashKey[dict[str, Any]]()
 
 class CouldNotMeasure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """Nothing was measured: an error, wherever in the test it comes up, never a failure."""
+
+    __module__ = "builtins"  # as pytest's own: summaries show the bare name
 
 
 def could_not_measure(error: BenchError) -> NoReturn:
@@ -126,6 +129,11 @@ def llmbench_measurement(
         could_not_measure(error)
 
 
+def _count(measurement: Measurement, metric: str) -> int:
+    """How many values the metric's figure is made of: its runs, or 1 for what is taken once."""
+    return sum(getattr(sample, metric, None) is not None for sample in measurement.valid) or 1
+
+
 class GateKeeper:
     """Asserts metrics, and keeps each verdict for the record."""
 
@@ -157,7 +165,10 @@ class GateKeeper:
         from pytest_llmbench.parity import judge
 
         __tracebackhide__ = True
-        found = judge(result, gate)
+        try:
+            found = judge(result, gate)
+        except BenchError as error:
+            could_not_measure(error)
         if found is None or result.candidate is None or result.baseline is None:
             could_not_measure(MeasurementError(f"the candidate failed: {result.reason or 'the record says no more'}"))
         record = bench_of(self._request.config).record(self._request.node.path)
@@ -168,15 +179,21 @@ class GateKeeper:
 
     def _threshold(self, metric: str, at_least: float | None, at_most: float | None) -> verdict.Verdict:
         __tracebackhide__ = True
+        try:
+            measurement = self._measurement()
+            metrics = measurement.metrics()
+            if metric not in metrics:
+                raise UsageError(f"no metric {metric!r}; there are: {', '.join(metrics)}")
+            found = verdict.threshold(metric, metrics[metric], at_least=at_least, at_most=at_most)
+        except BenchError as error:
+            could_not_measure(error)
+        return replace(found, n=_count(measurement, metric))
+
+    def _measurement(self) -> Measurement:
         if "llmbench_measurement" not in self._request.fixturenames:
             raise UsageError("llmbench_gate needs a measurement: let the test ask for llmbench_measurement too")
-        metrics = self._request.getfixturevalue("llmbench_measurement").metrics()
-        if metric not in metrics:
-            raise UsageError(f"no metric {metric!r}; there are: {', '.join(metrics)}")
-        try:
-            return verdict.threshold(metric, metrics[metric], at_least=at_least, at_most=at_most)
-        except MeasurementError as error:
-            could_not_measure(error)
+        measurement: Measurement = self._request.getfixturevalue("llmbench_measurement")
+        return measurement
 
     def _assert(self, found: list[verdict.Verdict], names: tuple[str, str] = ("", ""), detail: str = "") -> None:
         __tracebackhide__ = True

@@ -6,7 +6,6 @@ at most; what it may leave is a torn last line, which is dropped with a warning 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.record import SCHEMA, SCHEMA_VERSION, Result, Run, check_head, dumps
+from pytest_llmbench.record import SCHEMA, SCHEMA_VERSION, Result, Run, check_head, dumps, loads
 
 NAME = "journal.jsonl"
 
@@ -25,8 +24,9 @@ class Journal:
     def __init__(self, path: Path, *, created: str, environment: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """Start a new journal, or go on with the one at `path` (a torn last line is cut off)."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists()
+        new = not path.exists() or not path.stat().st_size
         if not new:
+            _check_ours(path)
             _cut_torn_line(path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
         if new or path.stat().st_size == 0:
@@ -56,11 +56,11 @@ class Read:
 def read(path: Path) -> Read:
     """RecordError where it isn't a journal; a torn last line is only a warning."""
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: can't be read: {error}") from error
-    *lines, rest = text.split("\n")
-    warning = f"{path}: dropped a torn last line ({len(rest)} characters)" if rest else None
+    *lines, rest = data.split(b"\n")
+    warning = f"{path}: dropped a torn last line ({len(rest)} bytes)" if rest else None
     if not lines:
         raise RecordError(f"{path}: no journal, its first line is missing; delete it to start anew")
     head = _parse(lines[0], path, 1)
@@ -80,16 +80,17 @@ def read(path: Path) -> Read:
     )
 
 
-def _result(line: str, path: Path, number: int) -> Result:
+def _result(line: bytes, path: Path, number: int) -> Result:
+    data = _parse(line, path, number)
     try:
-        return Result.from_json(_parse(line, path, number))
+        return Result.from_json(data)
     except RecordError as error:
         raise RecordError(f"{path}:{number}: {error}") from error
 
 
-def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
+def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        data = json.loads(line)
+        data = loads(line.decode("utf-8"))
     except ValueError as error:
         raise RecordError(
             f"{path}:{number}: not JSON ({error}); the file was changed by hand or by the disk"
@@ -97,6 +98,16 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecordError(f"{path}:{number}: a journal's line is a JSON object")
     return data
+
+
+def _check_ours(path: Path) -> None:
+    """RecordError rather than a line in a file that is something else."""
+    with path.open("rb") as file:
+        first = file.readline()
+    if first.endswith(b"\n"):
+        check_head(_parse(first, path, 1), path=path)
+    elif not first.startswith(b'{"schema"'[: len(first)]):
+        raise RecordError(f"{path}: not a journal; name another folder, or move that file away")
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -8,6 +8,13 @@ from pytest_llmbench import collect
 from pytest_llmbench.session import Bench
 
 
+def take_over(bench: Bench) -> None:
+    """List instead of running, in this process: xdist's controller collects nothing that could be listed."""
+    bench.config.pluginmanager.register(ListInstead(bench), "llmbench-list")
+    if hasattr(bench.config.option, "dist"):
+        bench.config.option.dist = "no"
+
+
 class ListInstead:
     """Registered only with `--llmbench-list`; takes the place of pytest's test loop."""
 

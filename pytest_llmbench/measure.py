@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,7 @@ class Meter:
         self.progress(0, self._total, f"cooling down for {self.settings.cooldown:g} s")
         time.sleep(self.settings.cooldown)
         burst = PromptSpec(name="burst", instruction="Count to ten.")
-        self._stream(replace(self.maker.make(burst)), BURST_TOKENS)
+        self._stream(self.maker.make(burst), BURST_TOKENS)
 
 
 def _require_valid(measurement: Measurement) -> None:

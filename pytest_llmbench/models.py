@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.errors import Unavailable
 
@@ -43,7 +45,8 @@ def _path_fix(model_id: str) -> str:
 
 
 def _local(model_id: str, beside: Path) -> Path | None:
-    path = Path(model_id).expanduser()
+    # Unlike Path.expanduser this leaves a user's name that isn't known as it is.
+    path = Path(os.path.expanduser(model_id))  # noqa: PTH111
     folders = [Path()] if path.is_absolute() else [beside.parent, beside.parent.parent, Path.cwd()]
     return next((found.resolve() for folder in folders if (found := folder / path).exists()), None)
 
@@ -51,16 +54,36 @@ def _local(model_id: str, beside: Path) -> Path | None:
 def check_whole(path: Path) -> Path:
     """`path` again, if its weights are complete: each shard that the index names is there and isn't empty."""
     if path.is_file():
+        if not _filled(path):
+            raise Unavailable(f"{path} is empty", fix=f"fetch {path.name} again")
         return path
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    else:
-        shards = sorted(p.name for p in path.glob("*.safetensors")) or ["model.safetensors"]
-    missing = [name for name in ["config.json", *shards] if not _filled(path / name)]
+    missing = [name for name in ["config.json", *_shards(path)] if not _filled(path / name)]
     if missing:
         raise Unavailable(f"{path} is incomplete: {', '.join(missing[:3])} missing", fix=f"fetch {path.name} again")
     return path
+
+
+def _shards(folder: Path) -> list[str]:
+    """The names of the files that hold the folder's weights."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return sorted(p.name for p in folder.glob("*.safetensors")) or ["model.safetensors"]
+    weight_map = _json_object(index, fix=f"fetch {folder.name} again").get("weight_map")
+    names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise Unavailable(f"{index} is damaged: it names no weights", fix=f"fetch {folder.name} again")
+    return sorted(names)
+
+
+def _json_object(path: Path, *, fix: str) -> dict[str, Any]:
+    """What the file holds; Unavailable if that isn't one JSON object."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unavailable(f"{path} is damaged: {error}", fix=fix) from error
+    if not isinstance(data, dict):
+        raise Unavailable(f"{path} is damaged: it holds no JSON object", fix=fix)
+    return data
 
 
 def _filled(path: Path) -> bool:
@@ -74,16 +97,16 @@ def _hugging_face(repo: str) -> Path:
     reference = folder / "refs" / "main"
     snapshots = folder / "snapshots"
     if reference.is_file():
-        snapshot = snapshots / reference.read_text(encoding="utf-8").strip()
+        snapshot = snapshots / reference.read_text(encoding="utf-8", errors="replace").strip()
     else:
-        found = sorted(snapshots.glob("*"), key=lambda p: p.stat().st_mtime) if snapshots.is_dir() else []
+        found = sorted((p for p in snapshots.glob("*") if p.is_dir()), key=lambda p: p.stat().st_mtime)
         if not found:
             raise Unavailable(f"{repo} is not in the Hugging Face cache", fix=fix)
         snapshot = found[-1]
     try:
         return check_whole(snapshot)
     except Unavailable as error:
-        raise Unavailable(f"the download of {repo} is incomplete", fix=fix) from error
+        raise Unavailable(f"the download of {repo} is incomplete ({error.reason})", fix=fix) from error
 
 
 def _hub_cache() -> Path:
@@ -95,17 +118,25 @@ def _ollama_blob(name: str) -> Path:
     """The weights' blob, through the manifest that `ollama pull` writes."""
     fix = f"ollama pull {name}"
     model, _, tag = name.partition(":")
-    owner_and_model = model if "/" in model else f"library/{model}"
+    folders = ["registry.ollama.ai", "library"][: max(0, 2 - model.count("/"))]
     root = Path(os.environ.get("OLLAMA_MODELS", "~/.ollama/models")).expanduser()
-    manifest = root / "manifests" / "registry.ollama.ai" / owner_and_model / (tag or "latest")
+    manifest = root.joinpath("manifests", *folders, model, tag or "latest")
     if not manifest.is_file():
         raise Unavailable(f"ollama has no model {name}", fix=fix)
-    layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
-    digest = next((x["digest"] for x in layers if x["mediaType"] == "application/vnd.ollama.image.model"), "")
+    digest = _weights_digest(_json_object(manifest, fix=fix))
     blob = root / "blobs" / digest.replace(":", "-")
     if not digest or not _filled(blob):
         raise Unavailable(f"ollama's copy of {name} is incomplete", fix=fix)
     return blob
+
+
+def _weights_digest(manifest: Mapping[str, Any]) -> str:
+    """The digest of the manifest's weights; "" where it has none."""
+    layers = manifest.get("layers")
+    for layer in layers if isinstance(layers, list) else ():
+        if isinstance(layer, dict) and layer.get("mediaType") == "application/vnd.ollama.image.model":
+            return str(layer.get("digest") or "")
+    return ""
 
 
 def packaged_gguf(package: str) -> Path:

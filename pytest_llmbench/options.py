@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("is empty; give a path")
     return Path(text).expanduser()
 
 
@@ -143,7 +145,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="resume", metavar="DIR", parse=_path, help="go on with DIR's journal: skip what it already holds"),
     Option(name="compare", metavar="PATH", parse=_path, later=True, help="saved run or record to compare with"),
     Option(
-        name="compare_fail", metavar="M:P%", parse=_names, later=True, help="regressions that fail: decode_tok_s:5%%"
+        name="compare_fail", metavar="M:P%", parse=_names, later=True, help="regressions that fail: decode_tok_s:5%"
     ),
     Option(name="report", metavar="KINDS", parse=_names, later=True, help="reports to write: html,md,csv"),
 )
@@ -168,6 +170,8 @@ class Options:
     require: bool = False
     out: Path | None = None
     resume: Path | None = None
+    said: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Where each value comes from, for messages: `--llmbench-runs`, `LLMBENCH_RUNS` or `llmbench_runs`."""
 
     @property
     def overrides(self) -> Overrides:
@@ -185,7 +189,9 @@ def add_options(parser: pytest.Parser) -> None:
     """Give pytest each option's flag and ini value."""
     group = parser.getgroup("llmbench", "LLM inference benchmarks")
     for option in OPTIONS:
-        help_text = option.help + (" (not in this version)" if option.later else "")
+        ini_help = option.help + (" (not in this version)" if option.later else "")
+        # argparse formats its help with %, pytest doesn't format that of its ini values.
+        help_text = f"{ini_help.replace('%', '%%')} (ini: {option.ini})"
         if option.kind == "flag":
             group.addoption(option.flag, dest=option.ini, action="store_const", const=True, help=help_text)
         else:
@@ -198,7 +204,7 @@ def add_options(parser: pytest.Parser) -> None:
                 help=help_text,
             )
         ini_type: Any = {"flag": "bool", "list": "linelist"}.get(option.kind, option.kind)
-        parser.addini(option.ini, help=f"{help_text} (as {option.flag})", type=ini_type, default=None)
+        parser.addini(option.ini, help=f"{ini_help} (as {option.flag})", type=ini_type, default=None)
 
 
 def _argument(option: Option) -> Callable[[str], Any]:
@@ -223,23 +229,41 @@ def resolve(config: pytest.Config, environ: Mapping[str, str]) -> Options:
         values[option.name] = found
     chosen = {name: value for name, (_, value) in values.items() if name in Options.__dataclass_fields__}
     chosen["think"] = _think(values)
-    return Options(**chosen, matrix_given="matrix" in values and values["matrix"][0].startswith("--"))
+    said = {name: where for name, (where, _) in values.items()}
+    return Options(**chosen, matrix_given=said.get("matrix", "").startswith("--"), said=said)
 
 
 def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> tuple[str, Any] | None:
     """Where an option was said, and its value: command line, then environment, then ini."""
+    here = config.invocation_params.dir
     given = config.getoption(option.ini)
     if given is not None:
-        return option.flag, tuple(given) if option.repeatable else given
+        return option.flag, _anchor(tuple(given) if option.repeatable else given, here)
     text = environ.get(option.variable)
     if text:
-        return option.variable, _parse(option, option.variable, text.split(":") if option.repeatable else text)
-    ini = config.getini(option.ini)
+        value = _parse(option, option.variable, text.split(":") if option.repeatable else text)
+        return option.variable, _anchor(value, here)
+    ini = _ini(option, config)
     if ini is None or ini == []:
         return None
-    if option.repeatable:
-        return option.ini, tuple(config.rootpath / option.parse(item) for item in ini)
-    return option.ini, _parse(option, option.ini, ini if isinstance(ini, str) else str(ini))
+    value = _parse(option, option.ini, ini if isinstance(ini, list) else str(ini))
+    return option.ini, _anchor(value, config.rootpath)
+
+
+def _ini(option: Option, config: pytest.Config) -> Any:
+    """The ini file's value in the type that the option's kind has there; UsageError for another."""
+    try:
+        return config.getini(option.ini)
+    except (TypeError, ValueError, pytest.UsageError) as error:  # which one depends on pytest's version
+        raise UsageError(f"{option.ini} in {config.inipath}: {error}") from error
+
+
+def _anchor(value: Any, folder: Path) -> Any:
+    """Relative paths as absolute ones, so that a test that changes the working directory changes no artefact's place:
+    those of an ini file start at its folder, all others where pytest was started."""
+    if isinstance(value, tuple):
+        return tuple(_anchor(part, folder) for part in value)
+    return folder / value if isinstance(value, Path) else value
 
 
 def _parse(option: Option, where: str, text: str | list[str]) -> Any:
@@ -250,10 +274,15 @@ def _parse(option: Option, where: str, text: str | list[str]) -> Any:
 
 
 def _think(values: Mapping[str, tuple[str, Any]]) -> bool | None:
-    """One switch out of two flags; the command line's wins over what environment or ini say."""
+    """One switch out of two flags; of both, the one that was said nearer: command line, environment, ini."""
     said = {name: where for name in ("think", "no_think") if name in values for where, on in [values[name]] if on}
-    if len(said) == 2:
-        said = {name: where for name, where in said.items() if where.startswith("--")} or said
+    nearest = min(map(_distance, said.values()), default=0)
+    said = {name: where for name, where in said.items() if _distance(where) == nearest}
     if len(said) == 2:
         raise UsageError(f"{' and '.join(said.values())} contradict each other; give one of them")
     return None if not said else "think" in said
+
+
+def _distance(where: str) -> int:
+    """How far from the command line a value was said."""
+    return 0 if where.startswith("--") else 1 if where.isupper() else 2

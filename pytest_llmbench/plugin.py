@@ -7,7 +7,9 @@ a file: a session without a benchmark pays nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from pytest_llmbench.fixtures import (
 )
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
-from pytest_llmbench.session import BENCH, Bench, bench_of
+from pytest_llmbench.session import BENCH, WORKER_NAMED, Bench, bench_of
 
 __all__ = [
     "llmbench_accelerator",
@@ -67,12 +69,12 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[BENCH] = bench
-    if warning is not None:
+    if warning is not None and not _is_worker(config):
         config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
     if bench.options.matrix_given and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(root) for root in bench.matrix_roots]
     if bench.options.list:
-        config.pluginmanager.register(listing.ListInstead(bench), "llmbench-list")
+        listing.take_over(bench)
     if not _is_worker(config):
         config.stash[RECORDER] = ResultRecorder(bench)
         config.pluginmanager.register(config.stash[RECORDER], "llmbench-recorder")
@@ -118,9 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     bench = bench_of(session.config)
     benchmarks = [item for item in session.items if collect.entry_of(item) is not None]
-    bench.progress = _progress(session.config) if benchmarks else bench.progress
-    bench.progress.total = len(benchmarks)
-    with bench.progress:
+    with _progress(session.config, bool(benchmarks)) as bench.progress:
+        bench.progress.total = len(benchmarks)
         return (yield)
 
 
@@ -152,6 +153,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return make_scheduler(config, log) if config.getoption("dist") == "load" and _runs_benchmarks(config) else None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist: tell a worker what was named on the command line, which it can't see."""
+    node.workerinput[WORKER_NAMED] = sorted(map(str, bench_of(node.config).named_paths))
+
+
 def _runs_benchmarks(config: pytest.Config) -> bool:
     bench = bench_of(config)
     roots: Iterable[Path] = bench.matrix_roots
@@ -165,14 +172,17 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _progress(config: pytest.Config) -> Progress:
+@contextmanager
+def _progress(config: pytest.Config, wanted: bool) -> Iterator[Progress]:
     """Writes past pytest's capture, through a descriptor of its own; silent with -q and in workers."""
-    import sys
-
-    if _is_worker(config) or config.get_verbosity() < 0:
-        return Progress(None, live=False)
+    descriptor = None
+    if wanted and not _is_worker(config) and config.get_verbosity() >= 0:
+        # Without a real standard output (a test of a plugin, an embedding program) there is nobody to tell.
+        with suppress(OSError, ValueError, AttributeError):
+            descriptor = os.dup(sys.stdout.fileno())
     try:
-        descriptor = os.dup(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        return Progress(None, live=False)
-    return Progress(descriptor, live=os.isatty(descriptor))
+        with Progress(descriptor, live=descriptor is not None and os.isatty(descriptor)) as progress:
+            yield progress
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

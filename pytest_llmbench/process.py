@@ -140,9 +140,17 @@ class ServerProcess:
         """Whether one of our server's processes listens on TCP `port`."""
         return any(port in listening_ports(pid) for pid in self.processes())
 
+    def hide(self, text: str) -> str:
+        """`text` with the server's secrets replaced by `***`."""
+        return hide_secrets(text, self._secrets)
+
+    def explain(self, what: str) -> str:
+        """A whole error message for `what`: with command, log and last output, secrets hidden."""
+        return self._failure(self.hide(what))
+
     def log_tail(self, lines: int = TAIL_LINES) -> str:
         """The last lines of this start's output: secrets hidden, bytes that aren't UTF-8 replaced."""
-        text = hide_secrets(self._recent_output(), self._secrets)
+        text = self.hide(self._recent_output())
         return "\n".join(_shown_line(line) for line in text.splitlines()[-lines:]) if lines > 0 else ""
 
     def wait_ready(
@@ -190,8 +198,7 @@ class ServerProcess:
             # A server that dies breaks its protocol as well: its exit is the better explanation.
             self._supervisor.wait_exit(0.2)
             self._check_started(error)
-            text = hide_secrets(str(error), self._secrets)
-            raise ServerStartError(self._failure(f"server runs but isn't usable: {text}")) from error
+            raise ServerStartError(self.explain(f"server runs but isn't usable: {error}")) from error
 
     def _check_started(self, cause: BaseException | None = None) -> None:
         code = self.poll()

@@ -45,6 +45,7 @@ class Progress:
         self._step = Step()
         self._started = time.monotonic()
         self._stop = threading.Event()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
         self.done = 0
@@ -76,27 +77,30 @@ class Progress:
     def finish_test(self) -> None:
         """A test ended: clear its live line."""
         self.done += 1
-        self.clear()
         self._step = Step()
+        self.clear()
 
     def clear(self) -> None:
         """Take the live line away, so that the report starts on a clean one."""
-        if self._live and self._shown:
-            self._write("\r\x1b[2K")
-            self._shown = False
+        with self._lock:
+            if self._live and self._shown:
+                self._write("\r\x1b[2K")
+                self._shown = False
 
     def line(self) -> str:
         """The current step as one line."""
         step = self._step
         left = eta_s(time.monotonic() - self._started, self.done, self.total, step.fraction)
         rest = "" if left is None else f", about {clock(left)} to go"
-        return f"llmbench: test {min(self.done + 1, max(self.total, 1))}/{self.total}, {step.what}{rest}"
+        total = max(self.total, 1)
+        return f"llmbench: test {min(self.done + 1, total)}/{total}, {step.what}{rest}"
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            if self._step.what:
-                self._write(f"\r\x1b[2K{self.line()}" if self._live else f"\n{self.line()}\n")
-                self._shown = True
+            with self._lock:
+                if self._step.what:
+                    self._write(f"\r\x1b[2K{self.line()}" if self._live else f"\n{self.line()}\n")
+                    self._shown = True
 
     def _write(self, text: str) -> None:
         if self._descriptor is not None:

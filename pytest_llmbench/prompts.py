@@ -19,6 +19,9 @@ from pytest_llmbench.matrix import CustomPrompt, RunSettings
 CHARACTERS_PER_TOKEN = 4
 """English text and code under the usual vocabularies; only where there is no tokenizer."""
 
+MOST_PIECES_PER_TOKEN = 16
+"""A piece of filler is a word or so: with more of them than this, the count has stopped to grow."""
+
 UNKNOWN_PREFIX_TOKENS = 64
 """What a chat template may put before the prompt, where no tokenizer can tell."""
 
@@ -269,6 +272,8 @@ def _largest_that_fits(count: Callable[[str], int], first: Callable[[int], str],
     high = max(1, target - at_low)
     while (at_high := count(first(high))) <= target:
         low, at_low, high = high, at_high, high * 2
+        if high > MOST_PIECES_PER_TOKEN * target:
+            return low, at_low
     while high - low > 1:
         guess = low + round((high - low) * (target - at_low) / (at_high - at_low))
         middle = min(max(guess, low + 1), high - 1)

@@ -6,12 +6,15 @@ The format is `schema/run.schema.json`. Times are UTC, numbers finite, files rep
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pytest_llmbench.errors import RecordError
 from pytest_llmbench.matrix import MatrixEntry
@@ -24,7 +27,28 @@ if TYPE_CHECKING:
 SCHEMA = "llmbench-run"
 SCHEMA_VERSION = 1
 
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+_RUN_PARTS: Mapping[str, type | UnionType] = {
+    "created": str,
+    "complete": bool,
+    "environment": dict,
+    "options": dict,
+    "results": list,
+}
+_RESULT_PARTS: Mapping[str, type | UnionType] = {
+    "nodeid": str,
+    "outcome": str,
+    "duration_s": int | float,
+    "finished_at": str,
+    "reason": str | None,
+    "entry": dict | None,
+    "prompt": str | None,
+    "measurement": dict | None,
+    "verdicts": list,
+    "extra": dict,
+}
 _ENTRY_FIELDS = ("id", "backend", "model_id", "model", "name", "group", "fmt", "quant", "kv_cache")
 
 
@@ -47,12 +71,14 @@ class Result:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Any) -> Self:
         """The inverse of `to_json`. RecordError names what is missing or unknown."""
-        known = {f.name for f in fields(cls)}
-        wrong = sorted(set(data) - known) or sorted({"nodeid", "outcome", "duration_s", "finished_at"} - set(data))
-        if wrong:
-            raise RecordError(f"no valid result: missing or unknown {', '.join(wrong)}")
+        _check_parts(data, _RESULT_PARTS, "result")
+        unknown = sorted(set(data) - {f.name for f in fields(cls)})
+        if unknown:
+            raise RecordError(f"no valid result: unknown {', '.join(unknown)}")
+        if data["outcome"] not in get_args(Outcome):
+            raise RecordError(f"no valid result: outcome is {data['outcome']!r}, not {', '.join(get_args(Outcome))}")
         return cls(**data)
 
 
@@ -82,6 +108,7 @@ class Run:
         """RecordError for another schema, another version, or a file that lacks a part."""
         check_head(data, path=path)
         try:
+            _check_parts(data, _RUN_PARTS, "run")
             return cls(
                 created=data["created"],
                 complete=data["complete"],
@@ -89,10 +116,8 @@ class Run:
                 options=data["options"],
                 results=tuple(Result.from_json(r) for r in data["results"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"{path}: no valid run, {type(error).__name__}: {error}; write it again") from error
         except RecordError as error:
-            raise RecordError(f"{path}: {error}") from error
+            raise RecordError(f"{path}: {error}; restore the file, or run again") from error
 
 
 def utc_now() -> str:
@@ -107,8 +132,20 @@ def check_head(data: Any, *, path: Path) -> None:
     schema, version = data.get("schema"), data.get("schema_version")
     if schema != SCHEMA:
         raise RecordError(f"{path}: schema is {schema!r}, not {SCHEMA!r}; is it another kind of file?")
-    if version != SCHEMA_VERSION:
+    if isinstance(version, bool) or version != SCHEMA_VERSION:
         raise RecordError(f"{path}: {SCHEMA} version {version!r}; this release reads {SCHEMA_VERSION}: upgrade it")
+
+
+def _check_parts(data: Any, parts: Mapping[str, type | UnionType], what: str) -> None:
+    """RecordError unless `data` is an object that has each of `parts`, of its type."""
+    if not isinstance(data, dict):
+        raise RecordError(f"no valid {what}: a {type(data).__name__}, not a JSON object")
+    for name, kind in parts.items():
+        if name not in data:
+            raise RecordError(f"no valid {what}: {name} is missing")
+        value = data[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise RecordError(f"no valid {what}: {name} is {value!r:.80}")
 
 
 def entry_json(entry: MatrixEntry) -> dict[str, Any]:
@@ -143,7 +180,24 @@ def _target_json(target: TargetInfo) -> dict[str, Any]:
 
 def dumps(data: Any, *, indent: int | None = None) -> str:
     """JSON without NaN or infinity (ValueError), in the order in which it was built."""
-    return json.dumps(data, allow_nan=False, ensure_ascii=False, indent=indent, default=_plain)
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=indent, default=_plain)
+    # Half a surrogate pair can't be written as UTF-8, but JSON has an escape for it.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def loads(text: str) -> Any:
+    """Parse JSON whose numbers are all finite; ValueError for anything else."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number that a record may hold")
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -169,11 +223,7 @@ def write_json(path: Path, data: Any) -> None:
 def read_run(path: Path) -> Run:
     """Read `run.json`. RecordError with the path for anything that is no run."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        data = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: can't be read as JSON: {error}") from error
     return Run.from_json(data, path=path)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number that a record may hold")

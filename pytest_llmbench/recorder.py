@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmbench import collect
+from pytest_llmbench.errors import BenchError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
 from pytest_llmbench.session import Bench
 
@@ -18,24 +20,30 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "llmbench_record"
 REASON_CHARACTERS = 4000
+FINISHED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 class ResumedFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A test that failed in an earlier part of a resumed run fails again, without being measured again."""
+
+    __module__ = "builtins"  # as pytest's own: summaries show the bare name
 
 
 def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Put what the test measured on its report, which xdist carries to the controller as JSON."""
     if collect.entry_of(item) is None and collect.parity_of(item) is None:
         return
+    if report.when != "call" and report.passed:
+        return  # says nothing new, and each report travels with its facts
     if call.excinfo is not None:
         # An error is what couldn't be measured, a failure what was measured and is worse, in whatever phase.
-        if isinstance(call.excinfo.value, CouldNotMeasure) and report.when == "call":
+        if isinstance(call.excinfo.value, CouldNotMeasure | BenchError) and report.when == "call":
             report.when = "setup"
         elif isinstance(call.excinfo.value, ResumedFailure):
             report.when = "call"
     setattr(report, ATTRIBUTE, _facts(item))
-    if report.when == "call":
+    # junit takes them from the teardown's report, which is made from the item's.
+    if report.when != "teardown":
         item.user_properties.extend(_properties(getattr(report, ATTRIBUTE)))
 
 
@@ -44,7 +52,7 @@ def _facts(item: pytest.Item) -> dict[str, Any]:
 
     entry, parity = collect.entry_of(item), collect.parity_of(item)
     measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
-    recorded = item.stash[EXTRA] if EXTRA in item.stash else {}
+    recorded = item.stash.get(EXTRA, {})
     extra = dict(recorded)
     if parity is not None:
         extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
@@ -78,10 +86,14 @@ class ResultRecorder:
         self._bench = bench
         self._journal: Journal | None = None
         self._head: dict[str, Any] | None = None
+        self._setup_s: dict[str, float] = {}
         self.results: dict[str, Result] = {}
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # The measurement is taken by a fixture: a test's duration is its setup's too.
+        if report.when == "setup" and report.passed:
+            self._setup_s[report.nodeid] = report.duration
         facts = getattr(report, ATTRIBUTE, None)
         outcome = _outcome(report)
         if facts is None or outcome is None:
@@ -90,7 +102,7 @@ class ResultRecorder:
         if report.nodeid in self._bench.resumed and _is_replay(report):
             self.results[report.nodeid] = self._bench.resumed[report.nodeid]
             return
-        self._take(_result(report, outcome, facts))
+        self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)))
 
     def _take(self, result: Result) -> None:
         self.results[result.nodeid] = result
@@ -101,9 +113,14 @@ class ResultRecorder:
         from pytest_llmbench import journal
 
         if self._journal is None:
-            out = self._bench.options.out
+            out, resumed = self._bench.options.out, self._bench.options.resume
             assert out is not None
+            if resumed is None:
+                _set_aside(out / journal.NAME)
             self._journal = journal.Journal(out / journal.NAME, **self._head_facts())
+            if resumed is not None and resumed.resolve() != out.resolve():
+                for result in self._bench.resumed.values():
+                    self._journal.write(result)
         return self._journal
 
     def _head_facts(self) -> dict[str, Any]:
@@ -121,7 +138,7 @@ class ResultRecorder:
         return self._head
 
     @pytest.hookimpl
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self._journal is not None:
             self._journal.close()
         out = self._bench.options.out
@@ -130,7 +147,8 @@ class ResultRecorder:
         from pytest_llmbench.record import Run, write_json
 
         merged = self._bench.resumed | self.results
-        record = Run(results=tuple(merged.values()), **self._head_facts()).to_json()
+        stopped = bool(session.shouldstop or session.shouldfail) or exitstatus not in FINISHED
+        record = Run(results=tuple(merged.values()), complete=not stopped, **self._head_facts()).to_json()
         self._bench.config.hook.pytest_llmbench_update_record(record=record, config=self._bench.config)
         write_json(out / "run.json", record)
 
@@ -141,7 +159,14 @@ def _options_json(bench: Bench) -> dict[str, Any]:
     return {
         name: [str(v) for v in value] if name in ("matrix", "records") else value
         for name, value in asdict(bench.options).items()
+        if name != "said"
     }
+
+
+def _set_aside(path: Path) -> None:
+    """Keep an earlier run's journal under another name: in a new one its tests would count as done."""
+    if path.exists():
+        path.replace(path.with_name(f"{path.stem}.previous{path.suffix}"))
 
 
 def _outcome(report: pytest.TestReport) -> Outcome | None:
@@ -155,13 +180,13 @@ def _outcome(report: pytest.TestReport) -> Outcome | None:
     return None
 
 
-def _result(report: pytest.TestReport, outcome: Outcome, facts: Mapping[str, Any]) -> Result:
+def _result(report: pytest.TestReport, outcome: Outcome, facts: Mapping[str, Any], setup_s: float) -> Result:
     from pytest_llmbench.record import Result, utc_now
 
     return Result(
         nodeid=report.nodeid,
         outcome=outcome,
-        duration_s=report.duration,
+        duration_s=setup_s + report.duration,
         finished_at=utc_now(),
         reason=_reason(report),
         **facts,
@@ -175,7 +200,7 @@ def _reason(report: pytest.TestReport) -> str | None:
         return str(report.wasxfail).removeprefix("reason: ")
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
-    return report.longreprtext[:REASON_CHARACTERS]
+    return report.longreprtext[-REASON_CHARACTERS:]  # of a long traceback, the end says what happened
 
 
 RESUMED = "already done in the resumed run: "

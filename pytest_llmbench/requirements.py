@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 from pytest_llmbench.errors import Unavailable
@@ -42,8 +43,17 @@ def _binary(value: str, _: Path) -> None:
 
 
 def _package(value: str, _: Path) -> None:
-    if importlib.util.find_spec(value) is None:
+    if not _installed(value):
         raise Unavailable(f"the Python package {value} is not installed", fix=f"pip install {value}")
+
+
+def _installed(name: str) -> bool:
+    """Whether `name` is an installed distribution (`mlx-lm`) or a module (`mlx_lm`)."""
+    try:
+        metadata.version(name)
+    except (metadata.PackageNotFoundError, ValueError):
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    return True
 
 
 def _env(value: str, _: Path) -> None:
@@ -52,7 +62,7 @@ def _env(value: str, _: Path) -> None:
 
 
 def _file(value: str, beside: Path) -> None:
-    if not (beside.parent / Path(value).expanduser()).exists():
+    if not (beside.parent / os.path.expanduser(value)).exists():  # noqa: PTH111
         raise Unavailable(f"no file {value}", fix=f"put {value} there")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.record import Result
 
 YAML_SUFFIXES = (".yaml", ".yml")
+HEAD_BYTES = 4096
+WORKER_NAMED = "llmbench_named"
 MeasurementKey = tuple["MatrixEntry", str]
 
 
@@ -52,6 +54,9 @@ class Bench:
     @cached_property
     def named_paths(self) -> frozenset[Path]:
         """Files and folders on the command line, and those of the ini value `llmbench_records`."""
+        if hasattr(self.config, "workerinput"):
+            # xdist gives its workers `testpaths` as arguments; only the controller knows what was typed.
+            return frozenset(map(Path, self.config.workerinput[WORKER_NAMED]))
         here = self.config.invocation_params.dir
         given = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else []
         named = [here / argument.partition("::")[0] for argument in given]
@@ -59,8 +64,7 @@ class Bench:
 
     @cached_property
     def matrix_roots(self) -> tuple[Path, ...]:
-        here = self.config.invocation_params.dir
-        return tuple((here / path).resolve() for path in self.options.matrix)
+        return tuple(path.resolve() for path in self.options.matrix)
 
     def is_matrix_file(self, path: Path) -> bool:
         """A YAML file that was named, or that lies where the matrix option points; any other is not our business."""
@@ -70,17 +74,21 @@ class Bench:
         return path in self.named_paths or any(root == path or root in path.parents for root in self.matrix_roots)
 
     def is_record_file(self, path: Path) -> bool:
-        """A JSON file that was named, or whose folder was: old records aren't replayed by the way."""
+        """A JSON file that was named, or a record whose folder was: old records aren't replayed by the way."""
+        if path.suffix != ".json":
+            return False
         path = path.resolve()
-        return path.suffix == ".json" and (path in self.named_paths or path.parent in self.named_paths)
+        # `pytest .` names the folder of any package.json: of such files, only those that say so are records.
+        return path in self.named_paths or (path.parent in self.named_paths and _says_record(path))
 
     def matrix(self, path: Path) -> Matrix:
         """The file's matrix, read once. MatrixError with the line."""
         from pytest_llmbench import matrix_file
 
-        if path not in self._matrices:
-            self._matrices[path] = matrix_file.load(path, backends=self.backends)
-        return self._matrices[path]
+        real = path.resolve()  # one file by two names has to give the same entries
+        if real not in self._matrices:
+            self._matrices[real] = matrix_file.load(path, backends=self.backends)
+        return self._matrices[real]
 
     def record(self, path: Path) -> ParityRecord:
         """The parity record at `path`, read once. RecordError with the place."""
@@ -107,7 +115,9 @@ class Bench:
             raise UsageError(
                 "no matrix to run over: name a file with --llmbench-matrix or the ini value llmbench_matrix"
             )
-        return tuple(self.matrix(path) for path in files)
+        matrices = tuple(self.matrix(path) for path in dict.fromkeys(files))
+        _refuse_same_ids(matrices)
+        return matrices
 
     def settings(self, entry: MatrixEntry) -> RunSettings:
         """The values that the entry runs with. UsageError for a prompt that its file doesn't know."""
@@ -118,7 +128,7 @@ class Bench:
         unknown = [name for name in settings.prompts if name not in matrix.prompt_names]
         if unknown:
             raise UsageError(
-                f"--llmbench-prompts: {matrix.path.name} has no prompt {unknown[0]!r}; "
+                f"{self.options.said['prompts']}: {matrix.path.name} has no prompt {unknown[0]!r}; "
                 f"there are: {', '.join(matrix.prompt_names)}"
             )
         return settings
@@ -173,6 +183,24 @@ class Bench:
         if isinstance(found, BenchError):
             raise found
         return found
+
+
+def _says_record(path: Path) -> bool:
+    """Whether the start of a JSON file names a parity record's schema."""
+    with path.open("rb") as file:
+        return b'parity-record"' in file.read(HEAD_BYTES)
+
+
+def _refuse_same_ids(matrices: Iterable[Matrix]) -> None:
+    """UsageError for an id in two files: a test that runs over both couldn't tell its entries apart."""
+    seen: dict[str, MatrixEntry] = {}
+    for entry in (entry for matrix in matrices for entry in matrix.entries):
+        other = seen.setdefault(entry.id, entry)
+        if other is not entry:
+            raise UsageError(
+                f"{entry.path}:{entry.line}: id {entry.id!r} is already used in {other.path}:{other.line}; "
+                "change one, or name one file with --llmbench-matrix"
+            )
 
 
 BENCH = pytest.StashKey[Bench]()

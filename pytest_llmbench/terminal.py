@@ -29,11 +29,13 @@ def table(head: Row, rows: Iterable[Row]) -> list[str]:
 
 def results_by_prompt(results: Iterable[Result]) -> dict[str, list[str]]:
     """For each prompt that was measured, the lines of its table."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, dict[tuple[str, str], Row]] = {}
     for result in results:
         if result.measurement is not None and result.entry is not None and result.prompt is not None:
-            found.setdefault(result.prompt, []).append(_result_row(result.entry, result.measurement))
-    return {prompt: table(RESULT_HEAD, rows) for prompt, rows in found.items()}
+            # Several tests may share a measurement.
+            key = (result.entry["id"], result.measurement["started_at"])
+            found.setdefault(result.prompt, {})[key] = _result_row(result.entry, result.measurement)
+    return {prompt: table(RESULT_HEAD, rows.values()) for prompt, rows in found.items()}
 
 
 def suspicion_lines(results: Iterable[Result]) -> list[str]:

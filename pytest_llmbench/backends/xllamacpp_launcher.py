@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--cache-reuse", type=int, default=0)
     flags.add_argument("--no-warmup", action="store_true")
     flags.add_argument("--metrics", action="store_true")
+    flags.add_argument("--api-key")
     return flags
 
 
@@ -43,13 +44,14 @@ def parameters(given: argparse.Namespace) -> Any:
     p.n_ctx, p.n_parallel, p.n_gpu_layers = given.ctx_size, given.parallel, given.n_gpu_layers
     p.n_batch, p.n_ubatch, p.n_cache_reuse = given.batch_size, given.ubatch_size, given.cache_reuse
     p.cpuparams.n_threads = given.threads
+    p.api_keys = [given.api_key] if given.api_key else []
     p.warmup, p.endpoint_metrics, p.ui = not given.no_warmup, given.metrics, False
     modes = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
     p.flash_attn_type = xllamacpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{modes[given.flash_attn]}"]
     types = xllamacpp.ggml_type.__members__
     for flag, value in (("cache_type_k", given.cache_type_k), ("cache_type_v", given.cache_type_v)):
         if f"GGML_TYPE_{value.upper()}" not in types:
-            raise SystemExit(f"xllamacpp_launcher: unknown cache type {value!r}")
+            parser().error(f"unknown cache type {value!r}")
         setattr(p, flag, types[f"GGML_TYPE_{value.upper()}"])
     return p
 

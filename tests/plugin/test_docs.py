@@ -1,0 +1,95 @@
+"""README, CONTRIBUTING and docs say what the code does: every command and every example in them is run here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench import matrix, sample
+from pytest_llmbench.backends import builtin_backends
+from pytest_llmbench.matrix_file import load
+from pytest_llmbench.options import OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/matrix.md", "docs/metrics.md")
+RUN_BY_CI = {"ci/demo", "ci/test", "pip install 'pytest-llmbench[mlx]'"}
+ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1, "ci/test -k layers": None}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [
+    line.removeprefix("$ ")
+    for page in PAGES
+    for block in blocks(page, "console")
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in RUN_BY_CI and not c.startswith("ci/")])
+def test_each_command_on_a_page_runs(command: str, tmp_path: Path) -> None:
+    where = ROOT
+    if "bench.yaml" in command:
+        where = tmp_path
+        (tmp_path / "bench.yaml").write_text(blocks("README.md", "yaml")[0], encoding="utf-8")
+    assert command.startswith("pytest ")
+    words = [*shlex.split(command)[1:], "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=where, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == ENDS_WITH.get(command, 0), done.stdout + done.stderr
+
+
+def test_scripts_on_the_pages_exist_and_can_be_executed() -> None:
+    for command in COMMANDS:
+        if command.startswith("ci/"):
+            assert os.access(ROOT / command.split()[0], os.X_OK)
+
+
+def test_readme_lists_the_options_that_work_and_no_others() -> None:
+    on_page = set(re.findall(r"--llmbench-[a-z-]+", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert on_page == {option.flag for option in OPTIONS if not option.later}
+
+
+def test_matrix_page_names_each_key_that_a_file_may_have() -> None:
+    page = (ROOT / "docs/matrix.md").read_text(encoding="utf-8")
+    keys = {f.name for kind in (matrix.MatrixEntry, matrix.Settings) for f in fields(kind)} - {"path", "line"}
+    assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_matrix_page_example_is_a_matrix(tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(blocks("docs/matrix.md", "yaml")[0], encoding="utf-8")
+    entries = load(path, backends=builtin_backends()).entries
+    assert [e.reason for e in entries] == ["", "crashes with this macOS, see the issue"]
+
+
+def test_metrics_page_defines_every_metric() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert {name for name in (*sample.SAMPLE_METRICS, *matrix.METRICS) if f"`{name}`" not in page} == set()
+
+
+def test_server_of_the_contributing_page_measures_a_real_model(
+    pytester: pytest.Pytester, tiny_checkpoints: Path
+) -> None:
+    program = pytester.path / "my-server"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(Path(sys.executable).parent / "mlx_lm.server"))} "$@"\n')
+    program.chmod(0o755)
+    pytester.makeconftest("\n".join(blocks("CONTRIBUTING.md", "python")))
+    (pytester.path / "bench.yaml").write_text(
+        f"settings: {{runs: 1, warmup: 0, max_tokens: 8}}\nprompts: [short]\n"
+        f"defaults: {{backend: my-server, server_binary: {program}}}\n"
+        f"tests:\n  - {{id: mine, model_id: {tiny_checkpoints / 'tiny-scripted'}}}\n"
+    )
+    pytester.runpytest_subprocess("bench.yaml", "-p", "no:cacheprovider").assert_outcomes(passed=1)
