@@ -65,12 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", collect.MARKER_HELP)
     try:
         bench = Bench(config, options.resolve(config, os.environ))
-        warning = recorder.read_resumed(bench)
+        recorder.read_resumed(bench)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[BENCH] = bench
-    if warning is not None and not _is_worker(config):
-        config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
     if bench.options.matrix_given and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(root) for root in bench.matrix_roots]
     if bench.options.list:

@@ -226,14 +226,15 @@ def fail_again(bench: Bench, item: pytest.Item) -> None:
         raise ResumedFailure(f"{RESUMED}{earlier.reason}", pytrace=False)
 
 
-def read_resumed(bench: Bench) -> str | None:
-    """Fill `bench.resumed` from the folder's journal. Returns a warning about the file, if there is one."""
-    from pytest_llmbench import journal
-
+def read_resumed(bench: Bench) -> None:
+    """Fill `bench.resumed` from the folder's journal."""
     folder = bench.options.resume
     if folder is None:
-        return None
+        return
+    from pytest_llmbench import journal
+
     found = journal.read(folder / journal.NAME)
     bench.resumed = {r.nodeid: r for r in found.run.results if r.outcome in ("passed", "failed")}
     bench.options = replace(bench.options, out=bench.options.out or folder)
-    return found.warning
+    # No Python warning: where those are errors, a run that crashed couldn't be continued.
+    bench.warnings += [found.warning] if found.warning else []

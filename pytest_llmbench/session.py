@@ -37,6 +37,7 @@ class Bench:
         self.accelerator = Accelerator()
         self.progress = Progress(None, live=False)
         self.resumed: dict[str, Result] = {}
+        self.warnings: list[str] = []
         self._matrices: dict[Path, Matrix] = {}
         self._records: dict[Path, ParityRecord] = {}
         self._availability: dict[MatrixEntry, Unavailable | None] = {}

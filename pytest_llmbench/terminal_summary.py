@@ -23,6 +23,8 @@ def write(reporter: pytest.TerminalReporter, bench: Bench, results: Iterable[Res
     if suspect:
         _section(reporter, "llmbench: suspect figures", suspect)
     _write_records(reporter, bench, results)
+    for warning in bench.warnings:
+        reporter.write_line(f"llmbench: warning: {warning}", yellow=True)
     if bench.options.out is not None and results:
         reporter.write_line(f"llmbench: wrote {bench.options.out / 'run.json'}")
 

@@ -92,7 +92,7 @@ def test_entries_cannot_be_changed() -> None:
 
 
 def test_without_any_word_the_documented_defaults_hold() -> None:
-    found, _ = settle(entry())
+    found, matrix = settle(entry())
     assert found == RunSettings(
         runs=3,
         warmup=1,
@@ -105,6 +105,7 @@ def test_without_any_word_the_documented_defaults_hold() -> None:
         think=None,
         fixed_length=True,
         prompt_max_tokens=(("brief", 7),),
+        custom_prompts=matrix.custom_prompts,
     )
 
 

@@ -1,0 +1,136 @@
+"""Strict reading of a checkpoint's `config.json`.
+
+A key that is neither read by the model nor known to leave the mathematics alone is an error: silently dropped, a new
+rope parameter would give wrong numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llmbench_engine.errors import CheckpointError
+
+T = TypeVar("T")
+
+HARMLESS = frozenset(
+    {
+        "_name_or_path", "architectures", "attention_dropout", "attn_logit_softcapping_note", "audio_config",
+        "audio_token_id", "audio_token_index", "auto_map", "boa_token_id", "boi_token_id", "bos_token_id",
+        "dtype", "eoa_token_id", "eoa_token_index", "eoi_token_id", "eos_token_id", "head_dim_note", "id2label",
+        "image_token_id", "image_token_index", "initial_context_length", "initializer_range", "label2id",
+        "language_model_only", "max_position_embeddings", "mlp_note", "model_name", "model_type",
+        "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "output_attentions", "output_hidden_states",
+        "output_router_logits", "pad_token_id", "pretraining_tp", "quantization", "quantization_config",
+        "router_aux_loss_coef", "router_jitter_noise", "torch_dtype", "transformers_version", "unsloth_fixed",
+        "unsloth_version", "use_cache", "video_token_id", "vision_config", "vision_end_token_id",
+        "vision_soft_tokens_per_image", "vision_start_token_id", "vocab_size_note",
+    }
+)  # fmt: skip
+"""Keys that say nothing about the text model's forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """How a weight is packed; `mode` as `mx.quantize` names it."""
+
+    group_size: int
+    bits: int
+    mode: str
+
+
+class Config:
+    """One JSON object of the configuration; remembers which keys were read."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path, prefix: str = "") -> None:
+        self._values = values
+        self._read: set[str] = set()
+        self.path = path
+        self._prefix = prefix
+
+    def need(self, key: str, kind: type[T]) -> T:
+        """The value of a key that must be there. CheckpointError otherwise."""
+        if self._values.get(key) is None:
+            raise self.error(key, f"is missing; a {kind.__name__} is needed")
+        return self._checked(key, kind)
+
+    def get(self, key: str, kind: type[T], default: T) -> T:
+        """The value of a key, or the default where it is absent or null."""
+        self._read.add(key)
+        return default if self._values.get(key) is None else self._checked(key, kind)
+
+    def section(self, key: str) -> Config | None:
+        """A nested object as a `Config` of its own."""
+        self._read.add(key)
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(key, f"is a {type(value).__name__}, not an object")
+        return Config(value, self.path, f"{self._prefix}{key}.")
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """A key that may be absent or null, but whose other values this engine doesn't implement."""
+        self._read.add(key)
+        value = self._values.get(key)
+        if value is not None and value not in allowed:
+            supported = ", ".join(repr(v) for v in allowed)
+            raise self.error(key, f"is {value!r}; supported: {supported}")
+
+    def finish(self) -> None:
+        """CheckpointError for the first key that nobody read and that isn't known to be harmless."""
+        for key in self._values:
+            if key not in self._read and key not in HARMLESS:
+                raise self.error(key, "is not known to this engine and may change the results")
+
+    def error(self, key: str, problem: str) -> CheckpointError:
+        return CheckpointError(problem, path=self.path, key=f"{self._prefix}{key}")
+
+    def _checked(self, key: str, kind: type[T]) -> T:
+        self._read.add(key)
+        value = self._values[key]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return kind(value)  # type: ignore[call-arg]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.error(key, f"is {value!r}; a {kind.__name__} is needed")
+        return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's `config.json`. CheckpointError where it is missing or no JSON object."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError("is missing; is this a checkpoint folder?", path=path, key="") from error
+    except ValueError as error:
+        raise CheckpointError(f"is not JSON: {error}", path=path, key="") from error
+    if not isinstance(values, dict):
+        raise CheckpointError("is not a JSON object", path=path, key="")
+    return values
+
+
+class QuantizationTable:
+    """The quantization of each weight: the checkpoint's default, and its exceptions by path."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self._path = path
+        table = values.get("quantization") or values.get("quantization_config") or {}
+        self._default = {k: v for k, v in table.items() if not isinstance(v, Mapping)}
+        self._exceptions = {k: v for k, v in table.items() if isinstance(v, Mapping)}
+
+    def of(self, name: str) -> Quantization:
+        """The quantization of the weight `name`. CheckpointError where bits or group size are missing."""
+        own = self._exceptions.get(name)
+        # An exception is whole: one that names no mode is affine, whatever the default's is.
+        chosen = self._default if own is None else own
+        try:
+            return Quantization(
+                group_size=chosen["group_size"], bits=chosen["bits"], mode=chosen.get("mode") or "affine"
+            )
+        except KeyError as error:
+            problem = f"says nothing of {error.args[0]} for the quantized weight {name}"
+            raise CheckpointError(problem, path=self._path, key="quantization") from error

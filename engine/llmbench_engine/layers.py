@@ -1,0 +1,169 @@
+"""What the models have in common: norm, gated activations, attention, dense and sparse feed-forward blocks.
+
+Plain functions and small objects over `mlx.core`: the graph is built anew for each token, so that each call that isn't
+made is time that the accelerator doesn't wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+
+from llmbench_engine.cache import Cache, KeyValues, WindowKeyValues
+from llmbench_engine.rope import Rope
+from llmbench_engine.weights import Experts, Linear, Projection
+
+Mask = mx.array | str | None
+Block = Callable[[mx.array], mx.array]
+
+SORT_FROM = 64
+"""From this many (row, expert) pairs on, sorting them by expert pays for itself."""
+
+
+@partial(mx.compile, shapeless=True)
+def swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    """silu(gate) * x."""
+    return gate * mx.sigmoid(gate) * x
+
+
+@partial(mx.compile, shapeless=True)
+def geglu(gate: mx.array, x: mx.array) -> mx.array:
+    """gelu(gate) * x, with the tanh form of gelu."""
+    inner = 0.7978845608028654 * (gate + 0.044715 * gate**3)
+    return 0.5 * gate * (1 + mx.tanh(inner)) * x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Root mean square norm over the last axis."""
+
+    weight: mx.array | None
+    eps: float
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, self.weight, self.eps)
+
+
+class Attention:
+    """Self-attention with fused q, k and v; with norms of q and k where the model has them.
+
+    x [batch, tokens, width]; `layer` holds what came before; result [batch, tokens, width].
+    """
+
+    __slots__ = ("head_dim", "heads", "k_norm", "kv_heads", "out", "q_norm", "qkv", "rope", "scale", "sinks")
+
+    def __init__(
+        self,
+        *,
+        qkv: Projection,
+        out: Linear,
+        rope: Rope,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        q_norm: Norm | None = None,
+        k_norm: Norm | None = None,
+        sinks: mx.array | None = None,
+        scale: float | None = None,
+    ) -> None:
+        self.qkv, self.out, self.rope = qkv, out, rope
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.q_norm, self.k_norm, self.sinks = q_norm, k_norm, sinks
+        self.scale = head_dim**-0.5 if scale is None else scale
+
+    def __call__(
+        self, x: mx.array, layer: KeyValues | WindowKeyValues, offset: int | mx.array, mask: Mask
+    ) -> mx.array:
+        batch, tokens, _ = x.shape
+        heads, kv_heads = self.heads, self.kv_heads
+        qkv = self.qkv(x).reshape(batch, tokens, heads + 2 * kv_heads, self.head_dim)
+        q, k, v = mx.split(qkv, [heads, heads + kv_heads], axis=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q = self.rope(q.swapaxes(1, 2), offset)
+        k, v = layer.update(self.rope(k.swapaxes(1, 2), offset), v.swapaxes(1, 2))
+        y = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask, sinks=self.sinks)
+        return self.out(y.swapaxes(1, 2).reshape(batch, tokens, -1))
+
+
+class FeedForward:
+    """down(activation(gate(x), up(x))), gate and up fused."""
+
+    __slots__ = ("activation", "down", "gate_up")
+
+    def __init__(self, *, gate_up: Projection, down: Linear, activation: Callable[..., mx.array] = swiglu) -> None:
+        self.gate_up, self.down, self.activation = gate_up, down, activation
+
+    def __call__(self, x: mx.array) -> mx.array:
+        gate, up = mx.split(self.gate_up(x), 2, axis=-1)
+        return self.down(self.activation(gate, up))
+
+
+class SparseFeedForward:
+    """The experts' part of a mixture: each row goes through its chosen experts.
+
+    x [rows, width], experts [rows, k], result [rows, k, width] (not weighted yet).
+    """
+
+    __slots__ = ("_rows", "activation", "down", "gate_up")
+
+    def __init__(self, *, gate_up: Experts, down: Experts, activation: Callable[..., mx.array] = swiglu) -> None:
+        self.gate_up, self.down, self.activation = gate_up, down, activation
+        self._rows: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
+
+    def __call__(self, x: mx.array, experts: mx.array) -> mx.array:
+        rows, chosen = experts.shape
+        if rows * chosen >= SORT_FROM:
+            return self._sorted(x, experts)
+        outer, inner = self._indices(rows, chosen)
+        y = self.gate_up(x[:, None], outer, experts)
+        gate, up = mx.split(y, 2, axis=-1)
+        y = self.activation(gate, up).reshape(rows * chosen, 1, -1)
+        return self.down(y, inner, experts).squeeze(-2)
+
+    def _indices(self, rows: int, chosen: int) -> tuple[mx.array, mx.array]:
+        """Which row of the input each pair takes; made once, else each call would make them anew."""
+        found = self._rows.get((rows, chosen))
+        if found is None:
+            inner = mx.arange(rows * chosen, dtype=mx.uint32).reshape(rows, chosen)
+            found = self._rows[rows, chosen] = (inner // chosen, inner)
+        return found
+
+    def _sorted(self, x: mx.array, experts: mx.array) -> mx.array:
+        """Pairs in order of their expert, so that each expert's weights are read once."""
+        rows, chosen = experts.shape
+        flat = experts.flatten()
+        order = mx.argsort(flat)
+        back = mx.argsort(order)
+        flat = flat[order]
+        y = self.gate_up(x[order // chosen][:, None], None, flat, ordered=True)
+        gate, up = mx.split(y, 2, axis=-1)
+        y = self.down(self.activation(gate, up), None, flat, ordered=True)
+        return y[back].reshape(rows, chosen, -1)
+
+
+def top_k(scores: mx.array, k: int) -> mx.array:
+    """Indices of the k largest of the last axis, in no particular order."""
+    return mx.argpartition(scores, kth=-k, axis=-1)[..., -k:]
+
+
+def full_mask(cache: Cache, layer: KeyValues, tokens: int) -> Mask:
+    """For full attention. Several new tokens a row only come to rows of one length (see `cache`)."""
+    if tokens > 1:
+        return "causal"
+    return cache.mask(layer.length + 1)
+
+
+def window_mask(cache: Cache, layer: WindowKeyValues, tokens: int) -> Mask:
+    """For attention to the last `window` tokens, the current one included."""
+    before = min(layer.end - layer.start, layer.window - 1)
+    if tokens == 1:
+        return cache.mask(before + 1)
+    if before + tokens <= layer.window:
+        return "causal"
+    rows = mx.arange(before, before + tokens)[:, None]
+    columns = mx.arange(before + tokens)[None]
+    return (columns <= rows) & (columns > rows - layer.window)

@@ -1,0 +1,62 @@
+"""The decoder that Llama, Qwen 2, Qwen 3 and Qwen 3 MoE share: norm, attention, norm, feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mlx.core as mx
+
+from llmbench_engine.cache import Cache, KeyValues
+from llmbench_engine.layers import Attention, Block, Norm, full_mask
+from llmbench_engine.weights import Embedding, Linear
+
+
+class Model(Protocol):
+    """A loaded model. It holds weights only; all state is in the cache."""
+
+    def make_cache(self, rows: int, room: int) -> Cache:
+        """An empty cache for `rows` sequences, with room for `room` tokens each."""
+
+    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
+        """tokens [rows, n] → hidden states [rows, n, width]; the cache has seen the tokens afterwards."""
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., width] → logits [..., vocabulary]."""
+
+
+class DecoderLayer:
+    """x + attention(norm(x)), then that + feed_forward(norm(that))."""
+
+    __slots__ = ("attention", "attention_norm", "feed_forward", "feed_forward_norm")
+
+    def __init__(
+        self, *, attention: Attention, feed_forward: Block, attention_norm: Norm, feed_forward_norm: Norm
+    ) -> None:
+        self.attention, self.feed_forward = attention, feed_forward
+        self.attention_norm, self.feed_forward_norm = attention_norm, feed_forward_norm
+
+
+class Transformer:
+    """A stack of decoder layers with full attention."""
+
+    def __init__(self, *, embedding: Embedding, layers: Sequence[DecoderLayer], norm: Norm, head: Linear) -> None:
+        self._embedding, self._layers, self._norm, self._head = embedding, layers, norm, head
+
+    def make_cache(self, rows: int, room: int) -> Cache:
+        return Cache([KeyValues(room) for _ in self._layers], rows)
+
+    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
+        x = self._embedding(tokens)
+        count, offset = tokens.shape[1], cache.offset
+        first = cache.layers[0]
+        assert isinstance(first, KeyValues)
+        mask = full_mask(cache, first, count)
+        for layer, past in zip(self._layers, cache.layers, strict=True):
+            x = x + layer.attention(layer.attention_norm(x), past, offset, mask)  # type: ignore[arg-type]
+            x = x + layer.feed_forward(layer.feed_forward_norm(x))
+        cache.advance(count)
+        return self._norm(x)
+
+    def head(self, hidden: mx.array) -> mx.array:
+        return self._head(hidden)

@@ -1,0 +1,253 @@
+"""A checkpoint's weights: read lazily, taken by name, checked for shape, fused where one kernel can do for several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+
+from llmbench_engine.config import Quantization, QuantizationTable
+from llmbench_engine.errors import CheckpointError
+
+PACKED_BITS = 32
+"""Quantized values lie packed in 32-bit words."""
+
+
+class Linear:
+    """x @ W.T + b, the weight packed or plain. Shapes: x [..., in], weight [out, in], result [..., out]."""
+
+    __slots__ = ("bias", "biases", "bits", "group_size", "mode", "scales", "weight")
+
+    def __init__(
+        self,
+        weight: mx.array,
+        *,
+        scales: mx.array | None = None,
+        biases: mx.array | None = None,
+        bias: mx.array | None = None,
+        quantization: Quantization | None = None,
+    ) -> None:
+        self.weight = weight
+        self.scales = scales
+        self.biases = biases
+        self.bias = bias
+        self.bits = quantization.bits if quantization else 0
+        self.group_size = quantization.group_size if quantization else 0
+        self.mode = quantization.mode if quantization else ""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if self.scales is None:
+            return x @ self.weight.T if self.bias is None else mx.addmm(self.bias, x, self.weight.T)
+        y = mx.quantized_matmul(
+            x, self.weight, self.scales, self.biases, True, self.group_size, self.bits, self.mode
+        )
+        return y if self.bias is None else y + self.bias
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Everything that has to be in memory before the first call."""
+        return [a for a in (self.weight, self.scales, self.biases, self.bias) if a is not None]
+
+
+class Experts:
+    """A stack of linear layers of which each row of x uses some. weight [experts, out, in]."""
+
+    __slots__ = ("bias", "linear")
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+        self.bias = linear.bias
+        linear.bias = None
+
+    def __call__(
+        self, x: mx.array, rows: mx.array | None, experts: mx.array, *, ordered: bool = False
+    ) -> mx.array:
+        """x [rows, 1, in], indices [...]: result [..., 1, out]. `ordered`: `experts` is sorted."""
+        w = self.linear
+        if w.scales is None:
+            y = mx.gather_mm(x, w.weight.swapaxes(-1, -2), rows, experts, sorted_indices=ordered)
+        else:
+            y = mx.gather_qmm(
+                x, w.weight, w.scales, w.biases, rows, experts, True, w.group_size, w.bits, w.mode,
+                sorted_indices=ordered,
+            )  # fmt: skip
+        return y if self.bias is None else y + mx.expand_dims(self.bias[experts], -2)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [*self.linear.arrays, *([] if self.bias is None else [self.bias])]
+
+
+class Parallel:
+    """Layers with one input that can't be fused, since they are packed in different ways."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self.parts = parts
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.concatenate([part(x) for part in self.parts], axis=-1)
+
+
+Projection = Callable[[mx.array], mx.array]
+
+
+class Embedding:
+    """Rows of a table by token id; also its own output head where the two are tied."""
+
+    __slots__ = ("linear",)
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        w = self.linear
+        if w.scales is None:
+            return w.weight[ids]
+        return mx.dequantize(
+            w.weight[ids],
+            w.scales[ids],
+            None if w.biases is None else w.biases[ids],
+            group_size=w.group_size,
+            bits=w.bits,
+            mode=w.mode,
+        )
+
+
+class Weights:
+    """Takes each weight out of a checkpoint once; what is left at the end is an error."""
+
+    def __init__(self, arrays: Mapping[str, mx.array], quantization: QuantizationTable, path: Path) -> None:
+        self._arrays = dict(arrays)
+        self._quantization = quantization
+        self.path = path
+        self.taken: list[mx.array] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def array(self, name: str, shape: Sequence[int]) -> mx.array:
+        """The array `name`. CheckpointError where it is missing or has another shape."""
+        found = self._pop(name)
+        if found.shape != tuple(shape):
+            raise CheckpointError(f"has shape {found.shape}, not {tuple(shape)}", path=self.path, key=name)
+        self.taken.append(found)
+        return found
+
+    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
+        """The linear layer `name`, packed or not."""
+        return self.fused([(name, outputs)], inputs, bias=bias)
+
+    def fused(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool = False) -> Linear:
+        """Several layers with one input as one, their outputs behind each other.
+
+        Rows of a packed matrix don't depend on each other, so the results are those of the parts. CheckpointError
+        where the parts are packed in different ways: see `together`.
+        """
+        return self._build(parts, inputs, bias=bias, experts=None)
+
+    def together(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool = False) -> Projection:
+        """Several layers with one input: fused where they are packed alike, else one after the other."""
+        if self.can_fuse(*(name for name, _ in parts)):
+            return self.fused(parts, inputs, bias=bias)
+        return Parallel([self.linear(name, outputs, inputs, bias=bias) for name, outputs in parts])
+
+    def experts(self, parts: Sequence[tuple[str, int]], inputs: int, count: int, *, bias: bool = False) -> Experts:
+        """The same for stacks of `count` experts."""
+        return Experts(self._build(parts, inputs, bias=bias, experts=count))
+
+    def can_fuse(self, *names: str) -> bool:
+        """Whether all of these are plain, or all packed in the same way."""
+        kinds = {self._quantization.of(n) if f"{n}.scales" in self._arrays else None for n in names}
+        return len(kinds) == 1
+
+    def embedding(self, name: str, rows: int, width: int) -> Embedding:
+        return Embedding(self.linear(name, rows, width))
+
+    def finish(self) -> None:
+        """CheckpointError, with the first names, where the checkpoint holds weights that the model doesn't have."""
+        if self._arrays:
+            names = sorted(self._arrays)
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise CheckpointError(f"holds weights that the model has no place for: {shown}", path=self.path, key=names[0])
+
+    def _build(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool, experts: int | None) -> Linear:
+        if not self.can_fuse(*(name for name, _ in parts)):
+            names = ", ".join(name for name, _ in parts)
+            raise CheckpointError(f"these are packed in different ways: {names}", path=self.path, key=parts[0][0])
+        lead = () if experts is None else (experts,)
+        packed = f"{parts[0][0]}.scales" in self._arrays
+        quantization = self._quantization.of(parts[0][0]) if packed else None
+
+        def join(suffix: str, width: int) -> mx.array:
+            pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width)) for name, rows in parts]
+            return pieces[0] if len(pieces) == 1 else mx.concatenate(pieces, axis=-2)
+
+        if quantization is None:
+            weight, scales, biases = join("weight", inputs), None, None
+        else:
+            groups = inputs // quantization.group_size
+            weight = join("weight", inputs * quantization.bits // PACKED_BITS)
+            scales = join("scales", groups)
+            biases = join("biases", groups) if quantization.mode == "affine" else None
+        added = None
+        if bias:
+            vectors = [self._checked(f"{name}.bias", (*lead, rows)) for name, rows in parts]
+            added = vectors[0] if len(vectors) == 1 else mx.concatenate(vectors, axis=-1)
+        built = Linear(weight, scales=scales, biases=biases, bias=added, quantization=quantization)
+        self.taken.extend(built.arrays)
+        return built
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> mx.array:
+        found = self._pop(name)
+        if found.shape != shape:
+            raise CheckpointError(f"has shape {found.shape}, not {shape}", path=self.path, key=name)
+        return found
+
+    def _pop(self, name: str) -> mx.array:
+        if name not in self._arrays:
+            raise CheckpointError("is missing", path=self.path, key=name)
+        return self._arrays.pop(name)
+
+    def materialize(self) -> None:
+        """Read and fuse everything taken since the last call, so that the parts of a fused weight can go."""
+        mx.eval(self.taken)
+        self.taken = []
+
+
+def read_arrays(folder: Path) -> dict[str, mx.array]:
+    """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing."""
+    arrays: dict[str, mx.array] = {}
+    for path in shards(folder):
+        try:
+            loaded = mx.load(str(path))
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"can't be read: {error}", path=path, key="") from error
+        assert isinstance(loaded, dict)
+        arrays.update(loaded)
+    return arrays
+
+
+def shards(folder: Path) -> list[Path]:
+    """The weight files, in order of their names."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        names = sorted(p.name for p in folder.glob("model*.safetensors"))
+    missing = [n for n in names if not (folder / n).is_file()] if names else ["model.safetensors"]
+    if missing:
+        raise CheckpointError(f"is missing ({len(missing)} of {len(names) or 1} weight files)", path=folder / missing[0], key="")
+    return [folder / n for n in names]
+
+
+Rename = Callable[[str], str | None]
+"""Gives a tensor's name in the model, or None for one that the text model doesn't use."""
+
+
+def rename(arrays: Mapping[str, mx.array], how: Rename) -> dict[str, mx.array]:
+    """The arrays under the model's names."""
+    return {new: a for old, a in arrays.items() if (new := how(old)) is not None}
