@@ -33,7 +33,7 @@ from pytest_llmbench.fixtures import (
 )
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
-from pytest_llmbench.session import BENCH, WORKER_NAMED, Bench, bench_of
+from pytest_llmbench.session import BENCH, Bench, bench_of
 
 __all__ = [
     "llmbench_accelerator",
@@ -149,12 +149,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from pytest_llmbench.distribute import make_scheduler
 
     return make_scheduler(config, log) if config.getoption("dist") == "load" and _runs_benchmarks(config) else None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """xdist: tell a worker what was named on the command line, which it can't see."""
-    node.workerinput[WORKER_NAMED] = sorted(map(str, bench_of(node.config).named_paths))
 
 
 def _runs_benchmarks(config: pytest.Config) -> bool:

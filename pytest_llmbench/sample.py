@@ -125,7 +125,7 @@ class Sample:
             return None
         window_ns = self.deltas[-1].at_ns - self.deltas[0].at_ns
         tokens = self.completion_tokens - self.first_delta_tokens
-        return tokens / (window_ns / 1e9) if window_ns > 0 and tokens > 0 else None
+        return tokens * 1e9 / window_ns if window_ns > 0 and tokens > 0 else None
 
     @property
     def gaps_s(self) -> tuple[float, ...]:

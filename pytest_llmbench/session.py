@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 YAML_SUFFIXES = (".yaml", ".yml")
 HEAD_BYTES = 4096
-WORKER_NAMED = "llmbench_named"
 MeasurementKey = tuple["MatrixEntry", str]
 
 
@@ -55,9 +54,6 @@ class Bench:
     @cached_property
     def named_paths(self) -> frozenset[Path]:
         """Files and folders on the command line, and those of the ini value `llmbench_records`."""
-        if hasattr(self.config, "workerinput"):
-            # xdist gives its workers `testpaths` as arguments; only the controller knows what was typed.
-            return frozenset(map(Path, self.config.workerinput[WORKER_NAMED]))
         here = self.config.invocation_params.dir
         given = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else []
         named = [here / argument.partition("::")[0] for argument in given]

@@ -97,16 +97,19 @@ def test_a_home_path_is_expanded(lab: Lab) -> None:
     assert options(lab, "--llmbench-out=~/art").out == Path.home() / "art"
 
 
-TOML_FILES = {
-    "pytest.toml": "[pytest]\n",
-    "native/pyproject.toml": "[tool.pytest]\n",
-}
-TOML_VALUES = 'llmbench_runs = 7\nllmbench_gate = 1\nllmbench_require = true\nllmbench_matrix = ["m"]\nllmbench_prompts = "code"\n'
+TOML_FILES = {"pytest.toml": "[pytest]\n", "pyproject.toml": "[tool.pytest]\n"}
+TOML_VALUES = """
+llmbench_runs = 7
+llmbench_gate = 1
+llmbench_require = true
+llmbench_matrix = ["m"]
+llmbench_prompts = "code"
+"""
 
 
 @pytest.mark.parametrize("name", TOML_FILES)
 def test_a_toml_file_gives_values_in_its_own_types(lab: Lab, name: str) -> None:
-    path = lab.path / "toml" / Path(name).name
+    path = lab.path / "toml" / name
     path.parent.mkdir()
     path.write_text(TOML_FILES[name] + TOML_VALUES)
     found = options(lab, "-c", str(path), f"--rootdir={path.parent}")

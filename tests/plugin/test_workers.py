@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from typing import Any
@@ -31,7 +32,7 @@ def intervals(lab: Lab) -> list[tuple[int, int, int]]:
 def check_one_at_a_time(lab: Lab) -> None:
     found = intervals(lab)
     assert len(found) > 1
-    for (_, closed, _), (opened, _, _) in zip(found, found[1:], strict=False):
+    for (_, closed, _), (opened, _, _) in itertools.pairwise(found):
         assert closed <= opened
 
 
@@ -54,25 +55,27 @@ def test_one_worker_gets_the_whole_matrix_and_opens_each_entry_once(three: Lab) 
     check_one_at_a_time(three)
     assert three.opened() == ["a", "b", "c"]
     assert len({pid for _, _, pid in intervals(three)}) == 1
+    result.stdout.fnmatch_lines(["*llmbench: short*", "a   fake *", "b   fake *", "llmbench: wrote *run.json"])
+    check_artefacts(three)
 
 
-def test_results_of_workers_reach_the_controllers_artefacts_and_terminal(three: Lab) -> None:
-    result = three.spawn("-n2", "matrix.yaml", "--llmbench-out=out", "--junitxml=junit.xml")
+def check_artefacts(three: Lab) -> None:
+    """What the workers found has reached the controller's files."""
     expected = {"a": "passed", "b": "failed", "c": "error"}
     assert three.outcomes() == {f"{i}-{p}": outcome for i, outcome in expected.items() for p in ("short", "long")}
     assert len(three.journal()) == 6
     run = three.run_json()
     measured = [r for r in run["results"] if r["measurement"] is not None]
     assert [r["measurement"]["metrics"]["decode_tok_s"] for r in measured] == [pytest.approx(50)] * 4
-    kinds = {name: [c.tag for c in case if c.tag != "properties"] for name, case in three.junit().items()}
+    junit = three.junit()
+    kinds = {name: [c.tag for c in junit[name] if c.tag != "properties"] for name in three.outcomes()}
     assert kinds == {
         name: {"passed": [], "failed": ["failure"], "error": ["error"]}[outcome]
         for name, outcome in three.outcomes().items()
     }
-    result.stdout.fnmatch_lines(["*llmbench: short*", "a   fake *", "b   fake *", "llmbench: wrote *run.json"])
 
 
-@pytest.mark.parametrize("dist", ["load", "worksteal", "loadfile", "each"])
+@pytest.mark.parametrize("dist", ["load", "worksteal", "loadfile"])
 def test_no_distribution_opens_two_entries_at_once_for_users_tests(three: Lab, dist: str) -> None:
     text = (
         "import pytest\n"
@@ -82,7 +85,7 @@ def test_no_distribution_opens_two_entries_at_once_for_users_tests(three: Lab, d
     for name in ("test_one", "test_two"):
         (three.path / f"{name}.py").write_text(text)
     result = three.spawn("-n2", f"--dist={dist}", "test_one.py", "test_two.py")
-    result.assert_outcomes(passed=8 * (2 if dist == "each" else 1))
+    result.assert_outcomes(passed=8)
     check_one_at_a_time(three)
 
 
