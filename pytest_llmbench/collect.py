@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,13 @@ SELECTORS = ("id", "backend", "model_id", "quant", "kv", "group", "prompt", "sec
 class _SuiteFile(pytest.Module):
     """A data file whose tests are this plugin's own functions, parametrized by what the file holds."""
 
-    def _getobj(self) -> ModuleType:
-        raise NotImplementedError
-
-    def load(self) -> None:
-        """Read the file. UsageError says what is wrong with it."""
+    def load(self) -> ModuleType:
+        """Read the file (UsageError says what is wrong with it); returns the module with its tests."""
         raise NotImplementedError
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
-            self.load()
+            self.obj = self.load()
             return list(super().collect())
         except UsageError as error:
             raise self.CollectError(str(error)) from error
@@ -43,25 +41,21 @@ class _SuiteFile(pytest.Module):
 class MatrixFile(_SuiteFile):
     """A matrix file: each entry and prompt is a test."""
 
-    def _getobj(self) -> ModuleType:
+    def load(self) -> ModuleType:
         from pytest_llmbench import suite
 
-        return suite
-
-    def load(self) -> None:
         bench_of(self.config).matrix(self.path)
+        return suite
 
 
 class RecordFile(_SuiteFile):
     """A saved parity record: each gated metric is a test."""
 
-    def _getobj(self) -> ModuleType:
+    def load(self) -> ModuleType:
         from pytest_llmbench import suite_parity
 
-        return suite_parity
-
-    def load(self) -> None:
         bench_of(self.config).record(self.path)
+        return suite_parity
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -90,6 +84,7 @@ def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
     entries = [e for matrix in matrices for e in matrix.entries if _matches(facts_of(e), wanted)]
     if "llmbench_prompt" not in metafunc.fixturenames:
         params = [pytest.param(e, id=e.id, marks=_marks(e, facts_of(e))) for e in entries]
+        _require_some(params, metafunc, wanted)
         metafunc.parametrize("llmbench_entry", params, indirect=True, scope="session")
         return
     pairs = [
@@ -98,7 +93,19 @@ def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
         for prompt in bench.settings(e).prompts
         if "prompt" not in wanted or wanted["prompt"] == prompt
     ]
+    _require_some(pairs, metafunc, wanted)
     metafunc.parametrize("llmbench_entry,llmbench_prompt", pairs, indirect=True, scope="session")
+
+
+def _require_some(params: Sequence[Any], metafunc: pytest.Metafunc, wanted: Mapping[str, Any]) -> None:
+    """UsageError where nothing would be tested, or where two tests would have one name."""
+    where = metafunc.definition.nodeid
+    if not params:
+        said = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+        raise UsageError(f"{where}: no entry of the matrix matches llmbench({said}); correct the marker or the matrix")
+    twice = [name for name, count in Counter(param.id for param in params).items() if count > 1]
+    if twice:
+        raise UsageError(f"{where}: two tests would be called {twice[0]}; rename an entry or a custom prompt")
 
 
 def facts_of(entry: MatrixEntry) -> dict[str, str]:
@@ -175,7 +182,9 @@ def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:
 
 def _param(item: pytest.Item, name: str) -> Any:
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get(name) if callspec is not None else None
+    found = callspec.params.get(name) if callspec is not None else None
+    # Of an empty parameter set pytest makes one skipped test, whose parameter is a sentinel.
+    return found if isinstance(found, str) or hasattr(found, "keywords") else None
 
 
 def add_keywords(item: pytest.Item) -> None:

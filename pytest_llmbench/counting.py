@@ -12,6 +12,9 @@ from typing import Any
 from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Sample
 
+MOST_SILENT_TOKENS = 3
+"""An opening and a closing think tag, and the end token. Broken characters make a tokenizer count otherwise."""
+
 TOKEN_SLACK = 8
 """By how many tokens a server's template may differ from ours before the prompt isn't the one we sent."""
 
@@ -36,6 +39,7 @@ def count_tokens(sample: Sample, tokenizer: Tokenizer | None, usage: Mapping[str
         token_source=source,
         first_delta_tokens=max(1, len(tokenizer.text_ids(sample.deltas[0].text))),
         first_delta_source="tokenizer",
+        silent_tokens=min(max(0, completion - thinking - visible), MOST_SILENT_TOKENS),
     )
 
 

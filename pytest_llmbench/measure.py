@@ -71,8 +71,9 @@ class Measurement:
 
     @property
     def suspicions(self) -> tuple[str, ...]:
-        """What physics forbids in these figures, in words."""
-        return suspicions(self.metrics())
+        """What physics forbids in these figures, in words: of the medians, and of any one sample."""
+        found = [*suspicions(self.metrics()), *(odd for s in self.valid for odd in suspicions(s.metrics()))]
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class Meter:
             target=self.target.info,
             settings=self.settings,
             started_at=started_at,
-            prompt_exact=all(p.exact for p, _ in samples),
+            prompt_exact=all(p.exact and s.prompt_tokens in (None, p.tokens) for p, s in samples),
             warmups=tuple(s for _, s in warmups),
             samples=tuple(s for _, s in samples),
             cached=self._cached(prompt),

@@ -130,6 +130,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="RULE",
         parse=_one_of("point", "interval"),
         default="interval",
+        later=True,
         help="how a live ratio is judged: point or interval (a replayed record: always point)",
     ),
     Option(
@@ -157,7 +158,6 @@ class Options:
 
     matrix: tuple[Path, ...] = ()
     records: tuple[Path, ...] = ()
-    matrix_given: bool = False
     list: bool = False
     runs: int | None = None
     warmup: int | None = None
@@ -166,12 +166,17 @@ class Options:
     think: bool | None = None
     gate: float = DEFAULT_GATE
     goal: float = DEFAULT_GOAL
-    verdict: str = "interval"
     require: bool = False
     out: Path | None = None
     resume: Path | None = None
     said: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each value comes from, for messages: `--llmbench-runs`, `LLMBENCH_RUNS` or `llmbench_runs`."""
+
+    @property
+    def given_paths(self) -> tuple[Path, ...]:
+        """Matrix files and records that the command line names by option."""
+        names = [name for name in ("matrix", "records") if self.said.get(name, "").startswith("--")]
+        return tuple(path for name in names for path in getattr(self, name))
 
     @property
     def overrides(self) -> Overrides:
@@ -230,7 +235,7 @@ def resolve(config: pytest.Config, environ: Mapping[str, str]) -> Options:
     chosen = {name: value for name, (_, value) in values.items() if name in Options.__dataclass_fields__}
     chosen["think"] = _think(values)
     said = {name: where for name, (where, _) in values.items()}
-    return Options(**chosen, matrix_given=said.get("matrix", "").startswith("--"), said=said)
+    return Options(**chosen, said=said)
 
 
 def _find(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> tuple[str, Any] | None:

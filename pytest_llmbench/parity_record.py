@@ -84,9 +84,10 @@ class ParityRecord:
         """Results of all models, in the record's order; their ids are unique."""
         return tuple(result for model in self.models for result in model.results)
 
-    def summary(self) -> Summary:
-        """Summed up anew from the samples, with the run's own gate and goal."""
-        return summarize(self.results, self.gate, self.goal, self.models)
+    def summary(self, *, gate: float | None = None, goal: float | None = None) -> Summary:
+        """Summed up anew from the samples; None: with the run's own gate or goal."""
+        limits = (self.gate if gate is None else gate, self.goal if goal is None else goal)
+        return summarize(self.results, *limits, self.models)
 
 
 def read_parity_record(path: Path) -> ParityRecord:

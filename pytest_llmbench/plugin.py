@@ -69,8 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[BENCH] = bench
-    if bench.options.matrix_given and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = [str(root) for root in bench.matrix_roots]
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        # Without a path on the command line, what the options name is run beside the usual tests.
+        config.args += [str(path) for path in bench.options.given_paths]
     if bench.options.list:
         listing.take_over(bench)
     if not _is_worker(config):
@@ -117,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     bench = bench_of(session.config)
-    benchmarks = [item for item in session.items if collect.entry_of(item) is not None]
+    benchmarks = [item for item in session.items if collect.entry_of(item) or collect.parity_of(item)]
     with _progress(session.config, bool(benchmarks)) as bench.progress:
         bench.progress.total = len(benchmarks)
         return (yield)
@@ -156,7 +157,9 @@ def _runs_benchmarks(config: pytest.Config) -> bool:
     roots: Iterable[Path] = bench.matrix_roots
     named = [(config.invocation_params.dir / a.partition("::")[0]).resolve() for a in config.args]
     return any(
-        bench.is_matrix_file(path) or any(path == root or path in root.parents for root in roots) for path in named
+        bench.is_matrix_file(path)
+        or any(path == root or path in root.parents or root in path.parents for root in roots)
+        for path in named
     )
 
 
@@ -166,14 +169,18 @@ def _is_worker(config: pytest.Config) -> bool:
 
 @contextmanager
 def _progress(config: pytest.Config, wanted: bool) -> Iterator[Progress]:
-    """Writes past pytest's capture, through a descriptor of its own; silent with -q and in workers."""
-    descriptor = None
-    if wanted and not _is_worker(config) and config.get_verbosity() >= 0:
+    """Writes past pytest's capture, through a descriptor of its own; silent with -q.
+
+    An xdist worker's standard output is its line to the controller: it says what it does on standard error, plainly.
+    """
+    descriptor, worker = None, _is_worker(config)
+    if wanted and config.get_verbosity() >= 0:
         # Without a real standard output (a test of a plugin, an embedding program) there is nobody to tell.
         with suppress(OSError, ValueError, AttributeError):
-            descriptor = os.dup(sys.stdout.fileno())
+            descriptor = os.dup((sys.stderr if worker else sys.stdout).fileno())
+    live = descriptor is not None and not worker and os.isatty(descriptor)
     try:
-        with Progress(descriptor, live=descriptor is not None and os.isatty(descriptor)) as progress:
+        with Progress(descriptor, live=live) as progress:
             yield progress
     finally:
         if descriptor is not None:

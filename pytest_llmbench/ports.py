@@ -50,8 +50,8 @@ def check_port_free(port: int) -> None:
     if owner is None:
         return
     raise PortInUse(
-        f"port {port} is in use by {owner}; stop that process yourself, or take the fixed port out of the entry's "
-        "extra_args so that a free one is chosen"
+        f"port {port} is in use by {owner}; stop that process yourself, or take bench_port out of the "
+        "settings so that a free one is chosen"
     )
 
 

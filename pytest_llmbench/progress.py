@@ -99,8 +99,14 @@ class Progress:
         while not self._stop.wait(self._every_s):
             with self._lock:
                 if self._step.what:
-                    self._write(f"\r\x1b[2K{self.line()}" if self._live else f"\n{self.line()}\n")
+                    self._write(self._text())
                     self._shown = True
+
+    def _text(self) -> str:
+        """The live line has a row of its own: what pytest wrote on the one above has to stay."""
+        if not self._live:
+            return f"\n{self.line()}\n"
+        return f"\r\x1b[2K{self.line()}" if self._shown else f"\n{self.line()}"
 
     def _write(self, text: str) -> None:
         if self._descriptor is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench import collect
-from pytest_llmbench.errors import BenchError
+from pytest_llmbench.errors import BenchError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
 from pytest_llmbench.session import Bench
 
@@ -89,7 +89,7 @@ class ResultRecorder:
         self._setup_s: dict[str, float] = {}
         self.results: dict[str, Result] = {}
 
-    @pytest.hookimpl
+    @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # The measurement is taken by a fixture: a test's duration is its setup's too.
         if report.when == "setup" and report.passed:
@@ -215,8 +215,18 @@ def resume(bench: Bench, items: list[pytest.Item]) -> None:
     """Skip what the journal holds as passed; let fail again, unmeasured, what it holds as failed."""
     for item in items:
         earlier = bench.resumed.get(item.nodeid)
-        if earlier is not None and earlier.outcome == "passed":
+        if earlier is not None and _entry_changed(item, earlier):
+            del bench.resumed[item.nodeid]
+        elif earlier is not None and earlier.outcome == "passed":
             item.add_marker(pytest.mark.skip(reason=RESUMED + "passed"))
+
+
+def _entry_changed(item: pytest.Item, earlier: Result) -> bool:
+    """Whether the matrix now says something else of the entry than when it was measured."""
+    from pytest_llmbench.record import entry_json
+
+    entry = collect.entry_of(item)
+    return entry is not None and entry_json(entry) != earlier.entry
 
 
 def fail_again(bench: Bench, item: pytest.Item) -> None:
@@ -224,6 +234,21 @@ def fail_again(bench: Bench, item: pytest.Item) -> None:
     earlier = bench.resumed.get(item.nodeid)
     if earlier is not None and earlier.outcome == "failed":
         raise ResumedFailure(f"{RESUMED}{earlier.reason}", pytrace=False)
+
+
+MEASURED_WITH = ("runs", "warmup", "max_tokens", "prompts", "think", "gate")
+"""Options that two parts of one run have to share."""
+
+
+def _require_same_options(earlier: Mapping[str, Any], bench: Bench, folder: Path) -> None:
+    """UsageError where the journal was written with other options: its figures aren't what would be measured now."""
+    import json
+
+    now = json.loads(json.dumps(_options_json(bench), default=str))
+    other = [name for name in MEASURED_WITH if earlier.get(name) != now.get(name)]
+    if other:
+        was = ", ".join(f"{name} {earlier.get(name)!r}" for name in other)
+        raise UsageError(f"--llmbench-resume {folder}: that run was made with {was}; give the same, or start anew")
 
 
 def read_resumed(bench: Bench) -> None:
@@ -234,6 +259,7 @@ def read_resumed(bench: Bench) -> None:
     from pytest_llmbench import journal
 
     found = journal.read(folder / journal.NAME)
+    _require_same_options(found.run.options, bench, folder)
     bench.resumed = {r.nodeid: r for r in found.run.results if r.outcome in ("passed", "failed")}
     bench.options = replace(bench.options, out=bench.options.out or folder)
     # No Python warning: where those are errors, a run that crashed couldn't be continued.

@@ -76,6 +76,7 @@ class Sample:
     thinking_tokens: int | None = None
     visible_tokens: int | None = None
     first_delta_tokens: int = 1
+    silent_tokens: int = 0
     first_delta_source: Literal["tokenizer", "assumed"] = "assumed"
     timings: ServerTimings = ServerTimings()
     answered_by: str | None = None
@@ -120,11 +121,14 @@ class Sample:
 
     @property
     def decode_tok_s(self) -> float | None:
-        """Tokens after the first delta, per second between first and last delta."""
+        """Tokens with text after the first delta, per second between first and last delta.
+
+        Tokens that show no text (think tags, the end token) are in the usage, but not between the deltas.
+        """
         if self.completion_tokens is None or len(self.deltas) < 2:
             return None
         window_ns = self.deltas[-1].at_ns - self.deltas[0].at_ns
-        tokens = self.completion_tokens - self.first_delta_tokens
+        tokens = self.completion_tokens - self.first_delta_tokens - self.silent_tokens
         return tokens * 1e9 / window_ns if window_ns > 0 and tokens > 0 else None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.record import Result
 
 YAML_SUFFIXES = (".yaml", ".yml")
+HEAD_CHARACTERS = 65536
 HEAD_BYTES = 4096
 MeasurementKey = tuple["MatrixEntry", str]
 
@@ -64,11 +66,16 @@ class Bench:
         return tuple(path.resolve() for path in self.options.matrix)
 
     def is_matrix_file(self, path: Path) -> bool:
-        """A YAML file that was named, or that lies where the matrix option points; any other is not our business."""
+        """A YAML file where the matrix option points, or one that was named and reads like a matrix.
+
+        Any other is not our business: another plugin may have tests in it.
+        """
         if path.suffix not in YAML_SUFFIXES:
             return False
         path = path.resolve()
-        return path in self.named_paths or any(root == path or root in path.parents for root in self.matrix_roots)
+        if any(root == path or root in path.parents for root in self.matrix_roots):
+            return True
+        return path in self.named_paths and _reads_like_matrix(path)
 
     def is_record_file(self, path: Path) -> bool:
         """A JSON file that was named, or a record whose folder was: old records aren't replayed by the way."""
@@ -198,6 +205,17 @@ def _refuse_same_ids(matrices: Iterable[Matrix]) -> None:
                 f"{entry.path}:{entry.line}: id {entry.id!r} is already used in {other.path}:{other.line}; "
                 "change one, or name one file with --llmbench-matrix"
             )
+
+
+def _reads_like_matrix(path: Path) -> bool:
+    """Whether the file has a key that only a matrix has; a file without any content is an empty matrix."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(HEAD_CHARACTERS)
+    except OSError:
+        return True
+    content = re.sub(r"#.*", "", head).strip()
+    return not content or re.search(r"^(tests|custom_prompts|settings|defaults)[ \t]*:", head, re.MULTILINE) is not None
 
 
 BENCH = pytest.StashKey[Bench]()

@@ -35,8 +35,11 @@ def _write_records(reporter: pytest.TerminalReporter, bench: Bench, results: lis
         return
     from pytest_llmbench.parity_summary import summary_lines
 
+    options = bench.options
+    gate = options.gate if "gate" in options.said else None
+    goal = options.goal if "goal" in options.said else None
     for record in bench.records:
-        _section(reporter, f"llmbench: {record.path.name}", summary_lines(record.summary()))
+        _section(reporter, f"llmbench: {record.path.name}", summary_lines(record.summary(gate=gate, goal=goal)))
 
 
 def _section(reporter: pytest.TerminalReporter, title: str, lines: Iterable[str]) -> None:

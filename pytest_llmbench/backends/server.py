@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Sample, ServerTimings
 
 HOST = "127.0.0.1"
+ADDRESS_FLAGS = frozenset({"--host", "--port", "-H", "-p"})
 GRACE_S = 10.0
 
 
@@ -35,7 +36,7 @@ class Launch:
     command: tuple[str, ...]
     model: Path
     model_name: str
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
 
 class ServerBackend(Backend):
@@ -82,6 +83,7 @@ class ServerBackend(Backend):
         return details.get("cached_tokens")
 
     def check(self, entry: MatrixEntry) -> None:
+        _refuse_addresses(entry)
         self.binary(entry)
         self.model(entry)
         api_key(entry)
@@ -229,6 +231,13 @@ class ServerTarget:
         )
         sample = count_tokens(sample, self.tokenizer, reply.usage)
         return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
+
+
+def _refuse_addresses(entry: MatrixEntry) -> None:
+    """Servers listen on loopback, on a port that we chose: a second --host or --port would win over ours."""
+    for word in entry.extra_args:
+        if word.partition("=")[0] in ADDRESS_FLAGS:
+            raise Unavailable(f"extra_args set {word}", fix="take it out; a fixed port is the setting bench_port")
 
 
 def api_key(entry: MatrixEntry) -> str | None:

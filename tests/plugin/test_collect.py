@@ -161,3 +161,20 @@ def test_tests_without_a_benchmark_keep_their_place(lab: Lab) -> None:
         "test_again[b]",
         "test_between",
     ]
+
+
+def test_a_named_yaml_of_another_plugin_is_left_to_it(lab: Lab) -> None:
+    (lab.path / "other.tavern.yaml").write_text("test_name: ping\nstages: []\n")
+    result = lab.run("other.tavern.yaml")
+    assert "no matrix" not in result.stdout.str()
+    result.assert_outcomes()
+
+
+def test_two_tests_of_one_name_are_refused(lab: Lab) -> None:
+    (lab.path / "matrix.yaml").write_text(
+        "custom_prompts: {x-short: Hi}\nprompts: [short]\n"
+        "defaults: {backend: fake, model_id: m}\ntests:\n  - {id: a-x}\n  - {id: a, prompts: [x-short]}\n"
+    )
+    result = lab.run("matrix.yaml")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*two tests would be called a-x-short*"])

@@ -49,7 +49,6 @@ def test_without_a_word_the_defaults_hold(lab: Lab) -> None:
         ("max_tokens", "30", "20", "10"),
         ("gate", "0.5", "0.6", "0.7"),
         ("goal", "1.5", "1.6", "1.7"),
-        ("verdict", "point", "interval", "point"),
     ],
 )
 def test_command_line_beats_environment_beats_ini(
@@ -236,7 +235,7 @@ LATER = [option for option in OPTIONS if option.later]
 
 @pytest.mark.parametrize("option", LATER, ids=lambda option: option.name)
 def test_an_option_of_a_later_version_is_refused(lab: Lab, option: Option) -> None:
-    values = {"concurrency": "1,4", "tier": "quick"}
+    values = {"concurrency": "1,4", "tier": "quick", "verdict": "point"}
     value = "" if option.kind == "flag" else f"={values.get(option.name, 'x')}"
     message = refusal(lab, option.flag + value)
     assert f"{option.flag}: this version of pytest-llmbench can't do that yet" in message

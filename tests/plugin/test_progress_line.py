@@ -39,7 +39,7 @@ def test_a_session_on_a_terminal_shows_a_live_line_unless_it_is_quiet(
 ) -> None:
     lab.matrix({"id": "first", "extra_args": ["--sleep", "0.4"]})
     text = on_a_terminal(lab, "matrix.yaml", *args)
-    assert ("\r\x1b[2Kllmbench: test 1/1, first: short: " in text) is shown
+    assert ("\r\nllmbench: test 1/1, first: short: " in text) is shown
     assert ("\x1b[2K" in text) is shown
 
 

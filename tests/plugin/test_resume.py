@@ -146,3 +146,9 @@ def test_ctrl_c_closes_the_target_and_writes_what_there_is(lab: Lab) -> None:
     assert lab.outcomes() == {"one-short": "passed"}
     assert lab.run_json()["complete"] is False
     assert "KeyboardInterrupt" in (lab.path / "log.txt").read_text()
+
+
+def test_a_run_made_with_other_options_is_not_continued(crashed: Lab) -> None:
+    result = crashed.run("matrix.yaml", "--llmbench-resume=out", "--llmbench-runs=9")
+    assert result.ret != 0
+    result.stderr.fnmatch_lines(["*that run was made with runs *give the same, or start anew*"])

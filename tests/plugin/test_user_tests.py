@@ -210,3 +210,14 @@ def test_a_users_unittest_and_plain_tests_are_left_alone(repo: Lab) -> None:
     result.assert_outcomes(passed=2)
     assert not repo.out.exists()
     assert "llmbench:" not in result.stdout.str()
+
+
+def test_a_marker_that_matches_no_entry_is_an_error_that_says_so(lab: Lab) -> None:
+    lab.matrix({"id": "a"})
+    lab.ini("llmbench_matrix = matrix.yaml\n")
+    (lab.path / "test_mine.py").write_text(
+        "import pytest\n@pytest.mark.llmbench(backend='ollama')\ndef test_it(llmbench_measurement): pass\n"
+    )
+    result = lab.run("test_mine.py")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*no entry of the matrix matches llmbench(backend='ollama')*"])

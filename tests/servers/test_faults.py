@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from server_kit import Fake, Flavour, entry, open_target, prompt_for, wait_until
 
+from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.backends.base import Target
-from pytest_llmbench.errors import RequestError, ServerCrashed, ServerStartError, ServerTimeout
+from pytest_llmbench.errors import RequestError, ServerCrashed, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.sample import Sample
 
@@ -129,3 +130,12 @@ def test_a_crash_at_the_start_shows_the_output_without_the_key(fake: MakeFake, t
         pass
     assert "bad key ***" in str(caught.value)
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["--host", "--port=9", "-H"])
+def test_an_address_in_extra_args_is_refused(word: str, tmp_path: Path) -> None:
+    entry = MatrixEntry(
+        id="a", backend="mlx-lm", model_id="m", path=tmp_path / "m.yaml", line=1, extra_args=(word, "0.0.0.0")
+    )
+    with pytest.raises(Unavailable, match="bench_port"):
+        builtin_backends()["mlx-lm"].check(entry)
