@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmbench.backends.programs import find_program
+from pytest_llmbench.backends.programs import find_program, program_output
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import Reply
@@ -58,7 +59,7 @@ class LlamaServer(ServerBackend):
     def version(self, entry: MatrixEntry) -> str | None:
         if self.binary(entry)[0] == sys.executable:
             return f"xllamacpp {metadata.version('xllamacpp')}"
-        return None
+        return parse_version(program_output(self.binary(entry)[0], "--version"))
 
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
         fields: dict[str, Any] = {"cache_prompt": cached, "ignore_eos": fixed_length}
@@ -84,6 +85,12 @@ class LlamaServer(ServerBackend):
             # With one token the server divides by nothing and says 0.
             decode_tok_s=given.get("predicted_per_second") or None,
         )
+
+
+def parse_version(text: str) -> str | None:
+    """From `llama-server --version`: "version: 0.6.0-dev (build 0, commit unknown)" on a line of its own."""
+    found = re.search(r"^version:\s*(\S.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else None
 
 
 class _ServedTokenizer:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import tokenizer
-from pytest_llmbench.backends.programs import find_program
+from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
@@ -28,6 +28,9 @@ class MlxLm(ServerBackend):
 
     def arguments(self, entry: MatrixEntry, settings: RunSettings, *, model: Path, port: int) -> Sequence[str]:
         return ("--model", str(model), "--host", HOST, "--port", str(port))
+
+    def version(self, entry: MatrixEntry) -> str | None:
+        return version_beside(self.binary(entry)[0], "mlx-lm")
 
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
         return {} if prompt.think is None else {"chat_template_kwargs": {"enable_thinking": prompt.think}}

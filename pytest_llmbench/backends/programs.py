@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from pytest_llmbench.errors import Unavailable
+
+ANSWER_S = 10.0
 
 
 def find_program(name: str, given: str | None, *, fix: str) -> str:
@@ -23,3 +27,24 @@ def find_program(name: str, given: str | None, *, fix: str) -> str:
     if path is None:
         raise Unavailable(f"{name} is not installed", fix=fix)
     return path
+
+
+def program_output(*command: str) -> str:
+    """What a short command prints, on either stream; "" where it can't be run or takes too long."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def version_beside(program: str, package: str) -> str | None:
+    """The version of `package`, if `program` is the one that it installed beside this Python."""
+    if Path(program).parent != Path(sys.executable).parent:
+        return None
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

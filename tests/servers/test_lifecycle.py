@@ -160,3 +160,7 @@ def test_a_server_that_never_gets_ready_ends_in_a_timeout_that_tells_why(
     assert last in attempt
     assert "command: " in message
     assert message.endswith("fake server\n")
+
+
+def test_the_servers_version_is_known(scripted: Target) -> None:
+    assert scripted.info.version

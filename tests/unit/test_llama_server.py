@@ -13,7 +13,7 @@ from process_helpers import REPOSITORY
 from run_examples import entry, settings
 
 from pytest_llmbench.backends import xllamacpp_launcher
-from pytest_llmbench.backends.llama_server import CONTEXT_STEP, LlamaServer, context_tokens, value_of
+from pytest_llmbench.backends.llama_server import CONTEXT_STEP, LlamaServer, context_tokens, parse_version, value_of
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.matrix import CustomPrompt
 from pytest_llmbench.prompts import Prompt
@@ -165,3 +165,9 @@ def test_a_flag_that_the_launcher_does_not_know_is_a_usage_error(flags: list[str
     assert done.returncode == 2
     assert words in done.stderr
     assert "usage:" in done.stderr
+
+
+def test_the_version_is_read_from_what_the_binary_prints() -> None:
+    printed = "version: 0.6.0-dev (build 0, commit unknown)\nbuilt with GNU 12.2.0 for Linux x86_64\n"
+    assert parse_version(printed) == "0.6.0-dev (build 0, commit unknown)"
+    assert parse_version("error: unknown argument\n") is None
