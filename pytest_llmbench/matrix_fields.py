@@ -20,6 +20,11 @@ from pytest_llmbench.matrix import (
 )
 from pytest_llmbench.yaml_nodes import Item, NodeReader, Read, short, suggestion
 
+MOST_RUNS = 10_000
+A_DAY_S = 86_400.0
+LONGEST_NAME = 120
+"""Names become file names and test ids."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REQUIREMENT_VALUES = {
@@ -49,7 +54,7 @@ def entry_readers(nodes: NodeReader, backends: Collection[str], prompts: Collect
         "prompts": partial(prompt_names, nodes, names=prompts),
         "max_tokens": partial(nodes.integer, low=1),
         "temperature": nodes.number,
-        "server_timeout": partial(nodes.number, positive=True),
+        "server_timeout": partial(nodes.number, positive=True, high=A_DAY_S),
         "gates": partial(gates, nodes),
         "concurrency": lambda node: nodes.unique(node, partial(nodes.integer, low=1)),
         "requires": lambda node: nodes.unique(node, partial(requirement, nodes)),
@@ -59,6 +64,8 @@ def entry_readers(nodes: NodeReader, backends: Collection[str], prompts: Collect
 def identifier(nodes: NodeReader, node: Node) -> str:
     """A name that can stand in a test's id."""
     name = nodes.string(node)
+    if len(name) > LONGEST_NAME:
+        nodes.source.fail(node, f"{short(name)} has {len(name)} characters; a name has at most {LONGEST_NAME}")
     if not _NAME.fullmatch(name):
         nodes.source.fail(
             node, f"{short(name)} is no valid name; use letters, digits and ._+- and start with a letter or digit"
@@ -178,12 +185,12 @@ def hardware(nodes: NodeReader, node: Node) -> Hardware:
 def settings(nodes: NodeReader, node: Node) -> Settings:
     """Numbers within their bounds; `bench_port: null` asks for a free port."""
     readers: dict[str, Read] = {
-        "runs": partial(nodes.integer, low=1),
-        "warmup": nodes.integer,
+        "runs": partial(nodes.integer, low=1, high=MOST_RUNS),
+        "warmup": partial(nodes.integer, high=MOST_RUNS),
         "max_tokens": partial(nodes.integer, low=1),
         "temperature": nodes.number,
-        "server_timeout": partial(nodes.number, positive=True),
-        "cooldown": nodes.number,
+        "server_timeout": partial(nodes.number, positive=True, high=A_DAY_S),
+        "cooldown": partial(nodes.number, high=A_DAY_S),
         "bench_port": lambda port: None if nodes.is_null(port) else nodes.integer(port, low=1, high=65535),
         "fixed_length": nodes.boolean,
     }

@@ -73,6 +73,11 @@ class Measurement:
     def suspicions(self) -> tuple[str, ...]:
         """What physics forbids in these figures, in words: of the medians, and of any one sample."""
         found = [*suspicions(self.metrics()), *(odd for s in self.valid for odd in suspicions(s.metrics()))]
+        late = sum(s.bunched for s in self.valid)
+        if late:
+            found.append(
+                f"{late} of {len(self.valid)} runs were read late (deltas in bunches): their decode isn't real"
+            )
         return tuple(dict.fromkeys(found))
 
 

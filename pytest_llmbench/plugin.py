@@ -112,16 +112,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     collect.group_by_entry(bench_of(config), items)
-    recorder.resume(bench_of(config), items)
+    try:
+        recorder.resume(bench_of(config), items)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     bench = bench_of(session.config)
     benchmarks = [item for item in session.items if collect.entry_of(item) or collect.parity_of(item)]
+    if not _is_worker(session.config) and not bench.options.list:
+        _begin(session, bool(benchmarks))
     with _progress(session.config, bool(benchmarks)) as bench.progress:
         bench.progress.total = len(benchmarks)
         return (yield)
+
+
+def _begin(session: pytest.Session, benchmarks: bool) -> None:
+    """Open the journal. xdist's controller has no tests of its own: there the arguments tell."""
+    controls = not session.items and _runs_benchmarks(session.config)
+    if (benchmarks or controls) and not session.config.option.collectonly:
+        try:
+            session.config.stash[RECORDER].begin()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(tryfirst=True)

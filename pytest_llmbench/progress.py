@@ -70,6 +70,12 @@ class Progress:
         """What is being done from now on; `fraction` of the current test is behind us."""
         self._step = Step(what=what, fraction=fraction)
 
+    def announce(self, what: str) -> None:
+        """As `say`, but shown at once: for what may take long without any news."""
+        self.say(what)
+        if self._descriptor is not None:
+            self._show()
+
     def for_entry(self, entry_id: str) -> Callable[[int, int, str], None]:
         """A function for `measure` that names the entry."""
         return lambda done, total, what: self.say(f"{entry_id}: {what}", fraction=done / max(1, total))
@@ -97,10 +103,13 @@ class Progress:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            with self._lock:
-                if self._step.what:
-                    self._write(self._text())
-                    self._shown = True
+            self._show()
+
+    def _show(self) -> None:
+        with self._lock:
+            if self._step.what:
+                self._write(self._text())
+                self._shown = True
 
     def _text(self) -> str:
         """The live line has a row of its own: what pytest wrote on the one above has to stay."""

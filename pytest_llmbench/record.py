@@ -17,7 +17,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.matrix import MatrixEntry
+from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.measure import Measurement
 from pytest_llmbench.verdict import Verdict
 
@@ -158,7 +158,7 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
     return {
         "started_at": measurement.started_at.isoformat(timespec="milliseconds"),
         "target": _target_json(measurement.target),
-        "settings": asdict(measurement.settings) | {"custom_prompts": None},
+        "settings": settings_json(measurement.settings),
         "prompt_exact": measurement.prompt_exact,
         "metrics": measurement.metrics(),
         "warmups": [s.to_json() for s in measurement.warmups],
@@ -168,6 +168,12 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
         "conditions": dict(measurement.conditions),
         "suspicions": list(measurement.suspicions),
     }
+
+
+def settings_json(settings: RunSettings) -> dict[str, Any]:
+    """The values that a measurement ran with, in plain JSON types."""
+    found: dict[str, Any] = json.loads(dumps(asdict(settings) | {"custom_prompts": None}))
+    return found
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:

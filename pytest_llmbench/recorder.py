@@ -104,10 +104,27 @@ class ResultRecorder:
             return
         self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)))
 
+    def begin(self) -> None:
+        """Make the folder and the journal's head, before anything is measured. UsageError where that can't be done."""
+        if self._bench.options.out is None:
+            return
+        try:
+            self._open_journal()
+        except OSError as error:
+            place = self._bench.options.out
+            raise UsageError(
+                f"--llmbench-out {place}: can't be written to ({error.strerror}); name a folder"
+            ) from error
+
     def _take(self, result: Result) -> None:
         self.results[result.nodeid] = result
-        if self._bench.options.out is not None:
+        if self._bench.options.out is None:
+            return
+        try:
             self._open_journal().write(result)
+        except OSError as error:
+            place = self._bench.options.out
+            pytest.exit(f"llmbench: {place}: can't be written to any more ({error.strerror}); stopped", returncode=3)
 
     def _open_journal(self) -> Journal:
         from pytest_llmbench import journal
@@ -142,7 +159,7 @@ class ResultRecorder:
         if self._journal is not None:
             self._journal.close()
         out = self._bench.options.out
-        if out is None or not self.results:
+        if out is None or self._journal is None:
             return
         from pytest_llmbench.record import Run, write_json
 
@@ -150,7 +167,10 @@ class ResultRecorder:
         stopped = bool(session.shouldstop or session.shouldfail) or exitstatus not in FINISHED
         record = Run(results=tuple(merged.values()), complete=not stopped, **self._head_facts()).to_json()
         self._bench.config.hook.pytest_llmbench_update_record(record=record, config=self._bench.config)
-        write_json(out / "run.json", record)
+        try:
+            write_json(out / "run.json", record)
+        except OSError as error:
+            self._bench.warnings.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
 
 
 def _options_json(bench: Bench) -> dict[str, Any]:
@@ -212,21 +232,33 @@ def _is_replay(report: pytest.TestReport) -> bool:
 
 
 def resume(bench: Bench, items: list[pytest.Item]) -> None:
-    """Skip what the journal holds as passed; let fail again, unmeasured, what it holds as failed."""
+    """Skip what the journal holds as passed; let fail again, unmeasured, what it holds as failed.
+
+    UsageError where the journal holds none of the tests: then the run was started from another place.
+    """
+    known = {nodeid.partition("::")[0] for nodeid in bench.resumed}
+    if known and items and not any(item.nodeid.partition("::")[0] in known for item in items):
+        raise UsageError(
+            f"--llmbench-resume {bench.options.resume}: none of these tests is in its journal, which knows "
+            f"{next(iter(bench.resumed))}; start pytest from the same folder, and write --llmbench-resume=DIR"
+        )
     for item in items:
         earlier = bench.resumed.get(item.nodeid)
-        if earlier is not None and _entry_changed(item, earlier):
+        if earlier is not None and _entry_changed(bench, item, earlier):
             del bench.resumed[item.nodeid]
         elif earlier is not None and earlier.outcome == "passed":
             item.add_marker(pytest.mark.skip(reason=RESUMED + "passed"))
 
 
-def _entry_changed(item: pytest.Item, earlier: Result) -> bool:
-    """Whether the matrix now says something else of the entry than when it was measured."""
-    from pytest_llmbench.record import entry_json
+def _entry_changed(bench: Bench, item: pytest.Item, earlier: Result) -> bool:
+    """Whether the matrix now says something else of the entry, or of how to measure it, than when it was measured."""
+    from pytest_llmbench.record import entry_json, settings_json
 
     entry = collect.entry_of(item)
-    return entry is not None and entry_json(entry) != earlier.entry
+    if entry is None:
+        return False
+    then = (earlier.measurement or {}).get("settings")
+    return entry_json(entry) != earlier.entry or (then is not None and then != settings_json(bench.settings(entry)))
 
 
 def fail_again(bench: Bench, item: pytest.Item) -> None:
@@ -247,7 +279,7 @@ def _require_same_options(earlier: Mapping[str, Any], bench: Bench, folder: Path
     now = json.loads(json.dumps(_options_json(bench), default=str))
     other = [name for name in MEASURED_WITH if earlier.get(name) != now.get(name)]
     if other:
-        was = ", ".join(f"{name} {earlier.get(name)!r}" for name in other)
+        was = ", ".join(f"{name} {'not given' if earlier.get(name) is None else earlier[name]}" for name in other)
         raise UsageError(f"--llmbench-resume {folder}: that run was made with {was}; give the same, or start anew")
 
 

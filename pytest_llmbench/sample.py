@@ -19,6 +19,11 @@ Kind = Literal["content", "reasoning"]
 EARLY_STOP = 0.8
 """A run that gave less than this share of the tokens it was asked for stopped early."""
 
+ONE_READ_S = 20e-6
+"""Deltas closer than this were waiting together; no decoder gives 50,000 tokens a second to one sequence."""
+
+FEWEST_GAPS = 4
+
 SAMPLE_METRICS = (
     "ttft_s",
     "ttfv_s",
@@ -136,6 +141,12 @@ class Sample:
         """Seconds between one delta and the next."""
         stamps = [d.at_ns for d in self.deltas]
         return tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps))
+
+    @property
+    def bunched(self) -> bool:
+        """Whether most deltas came in one read with another: then we read late, and the gaps aren't the server's."""
+        gaps = self.gaps_s
+        return len(gaps) >= FEWEST_GAPS and sum(gap < ONE_READ_S for gap in gaps) > len(gaps) / 2
 
     @property
     def itl_unit(self) -> Literal["per_token", "per_chunk"]:

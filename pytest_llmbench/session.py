@@ -163,7 +163,7 @@ class Bench:
         """The entry's target, alone on this host's accelerator while it is open."""
         self.progress.say(f"{entry.id}: waiting for the accelerator")
         with (
-            self.accelerator.hold(self.progress.say),
+            self.accelerator.hold(self.progress.announce),
             self.backends[entry.backend].open(
                 entry,
                 self.settings(entry),

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 CACHE_MARGIN = 0.8
 """A cold prompt this much quicker than a cached one was no cold prompt (noise moves them by less)."""
 
+NOISE_S = 0.02
+"""Times that differ by less than this, on a tiny model, say nothing."""
+
 CLOCK_MARGIN = 1.25
 """Our clock brackets the server's: a server that says it is this much slower than we see counts otherwise."""
 
@@ -22,7 +25,7 @@ def suspicions(metrics: Mapping[str, float | None]) -> tuple[str, ...]:
 
 def _cold_below_cached(metrics: Mapping[str, float | None]) -> str | None:
     cold, cached = metrics.get("ttft_s"), metrics.get("ttft_cached_s")
-    if cold is None or cached is None or cold >= CACHE_MARGIN * cached:
+    if cold is None or cached is None or cold >= CACHE_MARGIN * cached or cached - cold < NOISE_S:
         return None
     return f"a new prompt's first token came after {cold:.3g} s, a repeated one's after {cached:.3g} s"
 

@@ -31,6 +31,10 @@ class Item(NamedTuple):
     value: Node
 
 
+MOST = 1_000_000_000
+"""The largest whole number that any setting takes: it fits into 32 bits."""
+
+
 class NodeReader:
     """Reads the nodes of one source. Every method raises `MatrixError` with the node's line."""
 
@@ -77,18 +81,18 @@ class NodeReader:
             self._expected("true or false", node)
         return bool(self._construct(node, SafeConstructor().construct_yaml_bool))
 
-    def integer(self, node: Node, *, low: int = 0, high: int | None = None) -> int:
+    def integer(self, node: Node, *, low: int = 0, high: int = MOST) -> int:
         """A whole number from `low` to `high`."""
         if node.tag != _TAG + "int":
             self._expected("a whole number", node)
         value = int(self._construct(node, SafeConstructor().construct_yaml_int))
-        if value < low or (high is not None and value > high):
-            bounds = f"of {low} or more" if high is None else f"from {low} to {high}"
+        if not low <= value <= high:
+            bounds = f"of {low} or more" if value < low and high == MOST else f"from {low} to {high}"
             self.source.fail(node, f"expected a whole number {bounds}, found {short(node.value)}")
         return value
 
-    def number(self, node: Node, *, positive: bool = False) -> float:
-        """A finite number of 0 or more; `positive`: and not 0."""
+    def number(self, node: Node, *, positive: bool = False, high: float = math.inf) -> float:
+        """A finite number from 0 to `high`; `positive`: and not 0."""
         if node.tag not in (_TAG + "int", _TAG + "float"):
             self._expected("a number", node)
         whole = node.tag == _TAG + "int"
@@ -97,6 +101,8 @@ class NodeReader:
         if not math.isfinite(value) or value < 0 or (positive and value == 0):
             bound = "above 0" if positive else "of 0 or more"
             self.source.fail(node, f"expected a finite number {bound}, found {short(node.value)}")
+        if value > high:
+            self.source.fail(node, f"expected a number of at most {high:,g}, found {short(node.value)}")
         return value
 
     def items(self, node: Node) -> list[Node]:

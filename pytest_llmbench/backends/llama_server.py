@@ -20,6 +20,7 @@ from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens
 from pytest_llmbench.sample import ServerTimings
 
+GGUF_MAGIC = b"GGUF"
 CONTEXT_STEP = 256
 TEMPLATE_ROOM = 128
 PARALLEL = ("-np", "--parallel")
@@ -52,6 +53,12 @@ class LlamaServer(ServerBackend):
             if value_of(entry.extra_args, names) is None:
                 words += [names[0], value]
         return words
+
+    def model(self, entry: MatrixEntry) -> Path:
+        path = super().model(entry)
+        if path.is_dir() or path.open("rb").read(4) != GGUF_MAGIC:
+            raise Unavailable(f"{entry.model_id} is no GGUF file", fix="name a .gguf file, or fetch it again")
+        return path
 
     def model_name(self, entry: MatrixEntry, model: Path) -> str:
         return entry.model_id

@@ -14,6 +14,7 @@ from pytest_llmbench import tokenizer
 from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
+from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Prompt, Tokenizer
 
@@ -28,6 +29,12 @@ class MlxLm(ServerBackend):
 
     def arguments(self, entry: MatrixEntry, settings: RunSettings, *, model: Path, port: int) -> Sequence[str]:
         return ("--model", str(model), "--host", HOST, "--port", str(port))
+
+    def model(self, entry: MatrixEntry) -> Path:
+        folder = super().model(entry)
+        if not folder.is_dir():
+            raise Unavailable(f"{entry.model_id} is a file; mlx-lm loads folders", fix="name a checkpoint folder")
+        return folder
 
     def version(self, entry: MatrixEntry) -> str | None:
         return version_beside(self.binary(entry)[0], "mlx-lm")

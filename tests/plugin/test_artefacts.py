@@ -131,3 +131,19 @@ def test_of_a_long_traceback_the_end_is_kept(lab: Lab) -> None:
     lab.run("-k", "test_it", "--llmbench-out=out").assert_outcomes(failed=1)
     (found,) = lab.run_json()["results"]
     assert "the point of it" in found["reason"]
+
+
+def test_an_unusable_folder_is_refused_before_anything_is_measured(lab: Lab) -> None:
+    lab.matrix({"id": "a"})
+    (lab.path / "taken").write_text("a file")
+    result = lab.run("matrix.yaml", "--llmbench-out=taken")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llmbench-out *taken: can't be written to*"])
+    assert lab.opened() == []
+
+
+def test_the_journal_is_there_before_the_first_result(lab: Lab) -> None:
+    lab.matrix({"id": "a", "extra_args": ["--broken", "broken"]})
+    (lab.path / "broken").touch()
+    lab.run("matrix.yaml", "--llmbench-out=out")
+    assert (lab.out / "journal.jsonl").read_text().startswith('{"schema": "llmbench-run"')

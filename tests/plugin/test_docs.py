@@ -19,7 +19,7 @@ from pytest_llmbench.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/matrix.md", "docs/metrics.md")
-RUN_BY_CI = {"ci/demo", "ci/test", "pip install 'pytest-llmbench[mlx]'"}
+RUN_BY_CI = {"ci/demo", "ci/test", "pip install 'pytest-llmbench[mlx,llama]'"}
 ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1, "ci/test -k layers": None}
 
 

@@ -152,3 +152,26 @@ def test_a_run_made_with_other_options_is_not_continued(crashed: Lab) -> None:
     result = crashed.run("matrix.yaml", "--llmbench-resume=out", "--llmbench-runs=9")
     assert result.ret != 0
     result.stderr.fnmatch_lines(["*that run was made with runs *give the same, or start anew*"])
+
+
+def test_settings_that_changed_are_measured_again(lab: Lab) -> None:
+    lab.matrix({"id": "a"})
+    lab.run("matrix.yaml", "--llmbench-out=out").assert_outcomes(passed=1)
+    lab.forget()
+    path = lab.path / "matrix.yaml"
+    path.write_text(
+        "settings: {runs: 2}\n" + path.read_text()
+        if "settings" not in path.read_text()
+        else path.read_text().replace("runs: 1", "runs: 2")
+    )
+    lab.run("matrix.yaml", "--llmbench-resume=out").assert_outcomes(passed=1)
+    assert lab.opened() == ["a"]
+
+
+def test_a_journal_that_knows_none_of_the_tests_is_an_error(lab: Lab) -> None:
+    lab.matrix({"id": "a"})
+    lab.run("matrix.yaml", "--llmbench-out=out").assert_outcomes(passed=1)
+    (lab.path / "other.yaml").write_text((lab.path / "matrix.yaml").read_text())
+    result = lab.run("other.yaml", "--llmbench-resume=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*none of these tests is in its journal*"])

@@ -90,7 +90,7 @@ def test_a_chain_of_merges_is_an_error_before_the_stack_ends(write: Write) -> No
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,8}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20).filter(str.strip)
-BOUNDS = st.floats(min_value=0, max_value=1e9)
+BOUNDS = st.floats(min_value=0, max_value=86_400)
 ENTRY = st.fixed_dictionaries(
     {"id": NAMES, "backend": st.sampled_from(BACKENDS), "model_id": TEXT},
     optional={

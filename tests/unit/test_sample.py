@@ -133,3 +133,13 @@ some_samples = st.builds(
 @given(some_samples)
 def test_a_sample_comes_back_from_its_json(taken: Sample) -> None:
     assert Sample.from_json(json.loads(dumps(taken.to_json()))) == taken
+
+
+def test_deltas_that_came_in_one_read_are_noticed() -> None:
+    def sample(stamps: list[int]) -> Sample:
+        deltas = tuple(Delta(at_ns=ns, kind="content", text="a") for ns in stamps)
+        return Sample(prompt="p", deltas=deltas, end_ns=stamps[-1], requested_tokens=8)
+
+    assert sample([1_000, 2_000, 3_000, 4_000, 9_000_000, 9_000_500]).bunched
+    assert not sample([i * 1_000_000 for i in range(1, 8)]).bunched
+    assert not sample([1_000, 2_000]).bunched
