@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_llmbench import __version__
+from pytest_llmbench.cli_checkpoint import add_random
 from pytest_llmbench.errors import BenchError, Unavailable, UsageError
 
 OK, FAULT, WRONG_USE = 0, 1, 2
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     tiny = kinds.add_parser("tiny", help="the tiny models of matrix/smoke.yaml (21 MB, the same bytes every time)")
     tiny.add_argument("directory", type=Path, metavar="DIR")
     tiny.set_defaults(run=_checkpoint_tiny)
+    add_random(kinds, say=_say)
 
     doctor = commands.add_parser(
         "doctor", help="say what this machine is, which servers it has, and what would spoil a run"

@@ -8,187 +8,43 @@ the length that is known to come, so that they grow without copies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import mlx.core as mx
 
-STEP = 256
-"""Room is made in multiples of this many tokens where a buffer turns out to be too short."""
-
-
-def round_up(tokens: int, step: int = STEP) -> int:
-    return -(-tokens // step) * step
-
-
-class LayerCache(Protocol):
-    """One layer's part."""
-
-    def select(self, rows: mx.array, longest: int) -> None:
-        """Keep these rows, in this order; the longest of them has seen `longest` tokens."""
-
-    def join(self, other: LayerCache) -> None:
-        """Append the rows of another cache of the same layer; either may be longer."""
-
-    @property
-    def arrays(self) -> list[mx.array]: ...
-
-
-class KeyValues:
-    """Keys and values of full attention, [batch, heads, room, width], the first `length` columns filled."""
-
-    __slots__ = ("keys", "length", "room", "values")
-
-    def __init__(self, room: int) -> None:
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self.length = 0
-        self.room = room
-
-    def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append S columns; returns all columns so far."""
-        start, stop = self.length, self.length + keys.shape[2]
-        if self.keys is None or self.values is None or stop > self.keys.shape[2]:
-            self._grow(keys, values, stop)
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys[:, :, start:stop] = keys
-        self.values[:, :, start:stop] = values
-        self.length = stop
-        return self.keys[:, :, :stop], self.values[:, :, :stop]
-
-    def _grow(self, keys: mx.array, values: mx.array, needed: int) -> None:
-        room = max(self.room, needed) if self.keys is None else round_up(needed)
-        self.keys = _with_room(self.keys, keys, self.length, room)
-        self.values = _with_room(self.values, values, self.length, room)
-
-    def select(self, rows: mx.array, longest: int) -> None:
-        if self.keys is not None and self.values is not None:
-            padding = self.length - longest
-            self.keys, self.values = self.keys[rows, :, padding:], self.values[rows, :, padding:]
-            self.length = longest
-
-    def join(self, other: LayerCache) -> None:
-        assert isinstance(other, KeyValues)
-        if self.keys is None or self.values is None or other.keys is None or other.values is None:
-            raise ValueError("only caches that hold something can be joined")
-        length = max(self.length, other.length)
-        room = max(length, self.keys.shape[2] + length - self.length, other.keys.shape[2] + length - other.length)
-        self.keys = _joined(self.keys, self.length, other.keys, other.length, length, room)
-        self.values = _joined(self.values, self.length, other.values, other.length, length, room)
-        self.length = length
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        return [a for a in (self.keys, self.values) if a is not None]
-
-
-class WindowKeyValues:
-    """Keys and values of sliding-window attention: the last `window - 1` columns, and those being written.
-
-    Columns stay in order: the buffer has room beyond the window, and when it is full, what the window still needs
-    moves to its front.
-    """
-
-    __slots__ = ("end", "keys", "length", "slack", "start", "values", "window")
-
-    def __init__(self, window: int, slack: int = STEP) -> None:
-        self.window = window
-        self.slack = slack
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self.start = 0
-        self.end = 0
-        self.length = 0
-
-    def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append S columns; returns the S new ones and up to `window - 1` before them."""
-        new = keys.shape[2]
-        kept = min(self.end - self.start, self.window - 1)
-        if self.keys is None or self.values is None or self.end + new > self.keys.shape[2]:
-            if new > self.slack:
-                return self._update_whole(keys, values, kept)
-            self._compact(keys, values, kept)
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys[:, :, self.end : self.end + new] = keys
-        self.values[:, :, self.end : self.end + new] = values
-        first, self.end = self.end - kept, self.end + new
-        self.start = max(self.start, self.end - self.window)
-        self.length += new
-        return self.keys[:, :, first : self.end], self.values[:, :, first : self.end]
-
-    def _update_whole(self, keys: mx.array, values: mx.array, kept: int) -> tuple[mx.array, mx.array]:
-        """A long chunk: attention sees it with what came before; kept is only the end."""
-        if kept:
-            assert self.keys is not None
-            assert self.values is not None
-            keys = mx.concatenate([self.keys[:, :, self.end - kept : self.end], keys], axis=2)
-            values = mx.concatenate([self.values[:, :, self.end - kept : self.end], values], axis=2)
-        self.length += keys.shape[2] - kept
-        width = min(keys.shape[2], self.window)
-        self._store(keys[:, :, -width:], values[:, :, -width:])
-        return keys, values
-
-    def _compact(self, keys: mx.array, values: mx.array, kept: int) -> None:
-        if self.keys is None or self.values is None:
-            self._store(keys[:, :, :0], values[:, :, :0])
-        else:
-            self._store(self.keys[:, :, self.end - kept : self.end], self.values[:, :, self.end - kept : self.end])
-
-    def _store(self, keys: mx.array, values: mx.array) -> None:
-        room = self.window + self.slack
-        self.start, self.end = 0, keys.shape[2]
-        self.keys, self.values = (_padded(a, 0, room - a.shape[2]) for a in (keys, values))
-
-    def select(self, rows: mx.array, longest: int) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
-            self.start = max(self.start, self.end - longest)
-            self.length = longest
-
-    def join(self, other: LayerCache) -> None:
-        assert isinstance(other, WindowKeyValues)
-        if self.keys is None or self.values is None or other.keys is None or other.values is None:
-            raise ValueError("only caches that hold something can be joined")
-        mine, theirs = self.end - self.start, other.end - other.start
-        width = max(mine, theirs)
-        pairs = ((self.keys, other.keys), (self.values, other.values))
-        keys, values = (
-            _stacked(a[:, :, self.start : self.end], b[:, :, other.start : other.end], width) for a, b in pairs
-        )
-        self.length = max(self.length, other.length)
-        self._store(keys, values)
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        return [a for a in (self.keys, self.values) if a is not None]
+from llmbench_engine.kv_cache import KeyValues, LayerCache
 
 
 class RecurrentState:
-    """A gated delta net's state: the last inputs of its convolution, and its memory matrix in float32."""
+    """A gated delta net's state: its convolution's last inputs, the oldest first, and its memory matrix in float32."""
 
-    __slots__ = ("conv", "memory")
+    __slots__ = ("inputs", "memory")
+    cuttable: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self.conv: mx.array | None = None
+        self.inputs: list[mx.array] = []
         self.memory: mx.array | None = None
 
     def select(self, rows: mx.array, longest: int) -> None:
-        self.conv = None if self.conv is None else self.conv[rows]
+        self.inputs = [a[rows] for a in self.inputs]
         self.memory = None if self.memory is None else self.memory[rows]
 
     def join(self, other: LayerCache) -> None:
         assert isinstance(other, RecurrentState)
-        assert self.conv is not None
-        assert self.memory is not None
-        assert other.conv is not None
-        assert other.memory is not None
-        self.conv = mx.concatenate([self.conv, other.conv])
+        if self.memory is None or other.memory is None:
+            raise ValueError("only caches that hold something can be joined")
+        self.inputs = [mx.concatenate(list(pair)) for pair in zip(self.inputs, other.inputs, strict=True)]
         self.memory = mx.concatenate([self.memory, other.memory])
+
+    def prefix(self, row: int, seen: int, tokens: int) -> RecurrentState:
+        copy = RecurrentState()
+        copy.inputs = [a[row : row + 1] for a in self.inputs]
+        copy.memory = None if self.memory is None else self.memory[row : row + 1]
+        return copy
 
     @property
     def arrays(self) -> list[mx.array]:
-        return [a for a in (self.conv, self.memory) if a is not None]
+        return [*self.inputs, *([] if self.memory is None else [self.memory])]
 
 
 class Cache:
@@ -239,6 +95,35 @@ class Cache:
             mine.join(theirs)
         self._set_lengths([*self.lengths, *other.lengths])
 
+    def expect(self, tokens: int) -> None:
+        """No row will come to more than `tokens`: buffers made from now on have room for that."""
+        for layer in self.layers:
+            if isinstance(layer, KeyValues):
+                layer.room = tokens
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether `prefix` can give fewer tokens than a row has seen."""
+        return all(layer.cuttable for layer in self.layers)
+
+    def prefix(self, row: int, tokens: int) -> Cache:
+        """A copy of one row as it was after its first `tokens` tokens; it shares no buffer that is written to.
+
+        ValueError for fewer tokens than the row has seen where the cache isn't `cuttable`.
+        """
+        seen = self.lengths[row]
+        if tokens > seen or (tokens < seen and not self.cuttable):
+            raise ValueError(f"a row that has seen {seen} tokens can't give the state after {tokens}")
+        copy = Cache([layer.prefix(row, seen, tokens) for layer in self.layers])
+        copy.lengths = [tokens]
+        return copy
+
+    def compact(self) -> None:
+        """Hold no larger buffers than needed: those of a `prefix` are the whole batch's until then."""
+        for a in self.arrays:
+            a[...] = mx.contiguous(a)
+        mx.eval(self.arrays)
+
     @property
     def arrays(self) -> list[mx.array]:
         return [a for layer in self.layers for a in layer.arrays]
@@ -250,23 +135,3 @@ class Cache:
     def _set_lengths(self, lengths: list[int]) -> None:
         self.lengths = lengths
         self._offsets = mx.array(lengths) if len(set(lengths)) > 1 else None
-
-
-def _with_room(old: mx.array | None, like: mx.array, length: int, room: int) -> mx.array:
-    batch, heads, _, width = like.shape
-    new = mx.zeros((batch, heads, room, width), like.dtype)
-    if old is not None and length:
-        new[:, :, :length] = old[:, :, :length]
-    return new
-
-
-def _padded(a: mx.array, before: int, after: int) -> mx.array:
-    return a if before == after == 0 else mx.pad(a, ((0, 0), (0, 0), (before, after), (0, 0)))
-
-
-def _stacked(a: mx.array, b: mx.array, width: int) -> mx.array:
-    return mx.concatenate([_padded(x, width - x.shape[2], 0) for x in (a, b)])
-
-
-def _joined(a: mx.array, a_length: int, b: mx.array, b_length: int, length: int, room: int) -> mx.array:
-    return _padded(_stacked(a[:, :, :a_length], b[:, :, :b_length], length), 0, room - length)

@@ -62,6 +62,13 @@ class Config:
         self._read.add(key)
         return default if self._values.get(key) is None else self._checked(key, kind)
 
+    def need_or_null(self, key: str, kind: type[T]) -> T | None:
+        """The value of a key that must be there, where null has a meaning of its own. CheckpointError otherwise."""
+        if key not in self._values:
+            raise self.error(key, f"is missing; a {kind.__name__} or null is needed")
+        self._read.add(key)
+        return None if self._values[key] is None else self._checked(key, kind)
+
     def section(self, key: str) -> Config | None:
         """A nested object as a `Config` of its own."""
         self._read.add(key)

@@ -1,8 +1,9 @@
 """Every error that the engine raises on purpose.
 
-    EngineError
-    ├── CheckpointError   a file of the checkpoint doesn't fit (carries path and key)
-    └── InvalidRequest    a request that can't be served as it is
+EngineError
+├── CheckpointError   a file of the checkpoint doesn't fit (carries path and key)
+├── InvalidRequest    a request that can't be served as it is
+└── EngineClosed      the engine has been closed
 """
 
 from __future__ import annotations
@@ -25,3 +26,7 @@ class CheckpointError(EngineError):
 
 class InvalidRequest(EngineError):
     """A request can't be served as it is; the message says what to change."""
+
+
+class EngineClosed(EngineError):
+    """The engine was used after `close()`."""

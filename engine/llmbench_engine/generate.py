@@ -21,7 +21,7 @@ def prefill(model: Model, prompt: mx.array, cache: Cache, *, chunk: int = CHUNK)
         # Without this the whole prompt would be one graph, with all its activations.
         mx.eval(cache.arrays)
     rest = (count - 1) % chunk + 1
-    hidden = model(prompt[:, count - rest :], cache)
+    hidden = model(prompt[:, count - rest :], cache, only_last=True)
     return model.head(hidden[:, -1])
 
 
@@ -43,6 +43,6 @@ def greedy(model: Model, prompt: list[int], *, max_tokens: int, chunk: int = CHU
         following = token
         if left:
             following = mx.argmax(decode(model, token, cache), axis=-1)
-            mx.async_eval(following)
-        yield int(token.item())
+            mx.async_eval(following)  # type: ignore[no-untyped-call]
+        yield int(token.item())  # type: ignore[arg-type]
         token = following

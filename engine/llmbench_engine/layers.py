@@ -12,7 +12,8 @@ from functools import partial
 
 import mlx.core as mx
 
-from llmbench_engine.cache import Cache, KeyValues, WindowKeyValues
+from llmbench_engine.cache import Cache
+from llmbench_engine.kv_cache import KeyValues, LayerCache, WindowKeyValues
 from llmbench_engine.rope import Rope
 from llmbench_engine.weights import Experts, Linear, Projection
 
@@ -48,12 +49,13 @@ class Norm:
 
 
 class Attention:
-    """Self-attention with fused q, k and v; with norms of q and k where the model has them.
+    """Self-attention with fused q, k and v; q and k are normed (where the model has it) and rotated together.
 
-    x [batch, tokens, width]; `layer` holds what came before; result [batch, tokens, width].
+    x [batch, tokens, width]; `layer` holds what came before; result [batch, tokens, width]. `norms` [heads + kv_heads,
+    head_dim] are the weights of the norms of q and k. `only_last`: the result is the last token's.
     """
 
-    __slots__ = ("head_dim", "heads", "k_norm", "kv_heads", "out", "q_norm", "qkv", "rope", "scale", "sinks")
+    __slots__ = ("eps", "head_dim", "heads", "kv_heads", "norms", "out", "qkv", "rope", "scale")
 
     def __init__(
         self,
@@ -64,29 +66,26 @@ class Attention:
         heads: int,
         kv_heads: int,
         head_dim: int,
-        q_norm: Norm | None = None,
-        k_norm: Norm | None = None,
-        sinks: mx.array | None = None,
-        scale: float | None = None,
+        norms: mx.array | None = None,
+        eps: float = 0.0,
     ) -> None:
-        self.qkv, self.out, self.rope = qkv, out, rope
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.q_norm, self.k_norm, self.sinks = q_norm, k_norm, sinks
-        self.scale = head_dim**-0.5 if scale is None else scale
+        self.qkv, self.out, self.rope, self.norms, self.eps = qkv, out, rope, norms, eps
+        self.heads, self.kv_heads, self.head_dim, self.scale = heads, kv_heads, head_dim, head_dim**-0.5
 
     def __call__(
-        self, x: mx.array, layer: KeyValues | WindowKeyValues, offset: int | mx.array, mask: Mask
+        self, x: mx.array, layer: KeyValues | WindowKeyValues, offset: int | mx.array, mask: Mask, only_last: bool
     ) -> mx.array:
         batch, tokens, _ = x.shape
-        heads, kv_heads = self.heads, self.kv_heads
-        qkv = self.qkv(x).reshape(batch, tokens, heads + 2 * kv_heads, self.head_dim)
-        q, k, v = mx.split(qkv, [heads, heads + kv_heads], axis=2)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q = self.rope(q.swapaxes(1, 2), offset)
-        k, v = layer.update(self.rope(k.swapaxes(1, 2), offset), v.swapaxes(1, 2))
-        y = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask, sinks=self.sinks)
-        return self.out(y.swapaxes(1, 2).reshape(batch, tokens, -1))
+        qkv = self.qkv(x).reshape(batch, tokens, -1, self.head_dim)
+        qk, v = mx.split(qkv, [self.heads + self.kv_heads], axis=2)
+        if self.norms is not None:
+            qk = mx.fast.rms_norm(qk, None, self.eps) * self.norms
+        q, k = mx.split(self.rope(qk.swapaxes(1, 2), offset), [self.heads], axis=1)
+        k, v = layer.update(k, v.swapaxes(1, 2))
+        if only_last:
+            mask, (q, k, v) = None, last_query(layer, q, k, v)
+        y = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask)
+        return self.out(y.swapaxes(1, 2).flatten(-2))
 
 
 class FeedForward:
@@ -118,13 +117,13 @@ class SparseFeedForward:
         rows, chosen = experts.shape
         if rows * chosen >= SORT_FROM:
             return self._sorted(x, experts)
-        outer, inner = self._indices(rows, chosen)
+        outer, inner = self.indices(rows, chosen)
         y = self.gate_up(x[:, None], outer, experts)
         gate, up = mx.split(y, 2, axis=-1)
         y = self.activation(gate, up).reshape(rows * chosen, 1, -1)
         return self.down(y, inner, experts).squeeze(-2)
 
-    def _indices(self, rows: int, chosen: int) -> tuple[mx.array, mx.array]:
+    def indices(self, rows: int, chosen: int) -> tuple[mx.array, mx.array]:
         """Which row of the input each pair takes; made once, else each call would make them anew."""
         found = self._rows.get((rows, chosen))
         if found is None:
@@ -167,3 +166,20 @@ def window_mask(cache: Cache, layer: WindowKeyValues, tokens: int) -> Mask:
     rows = mx.arange(before, before + tokens)[:, None]
     columns = mx.arange(before + tokens)[None]
     return (columns <= rows) & (columns > rows - layer.window)
+
+
+def layer_mask(cache: Cache, layer: LayerCache, tokens: int) -> Mask:
+    """`full_mask` or `window_mask`, as the layer's cache asks for."""
+    if isinstance(layer, WindowKeyValues):
+        return window_mask(cache, layer, tokens)
+    assert isinstance(layer, KeyValues)
+    return full_mask(cache, layer, tokens)
+
+
+def last_query(
+    layer: KeyValues | WindowKeyValues, q: mx.array, k: mx.array, v: mx.array
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Of several new tokens a row only the last one's query, and all that it may see: it needs no mask."""
+    if isinstance(layer, WindowKeyValues):
+        k, v = k[:, :, -layer.window :], v[:, :, -layer.window :]
+    return q[:, :, -1:], k, v

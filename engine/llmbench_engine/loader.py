@@ -38,23 +38,41 @@ def load_model(folder: Path) -> Model:
 
 def build_model(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folder: Path) -> Model:
     """The model of a configuration and tensors under the checkpoint's names."""
-    path = folder / "config.json"
-    kind = values.get("model_type")
-    if kind not in MODULES:
-        supported = ", ".join(sorted(MODULES))
-        raise CheckpointError(f"is {kind!r}; supported: {supported}", path=path, key="model_type")
-    module = import_module(f"llmbench_engine.models.{MODULES[kind]}")
+    kept = text_weights(values, arrays, folder)
+    # Else the parts of a fused weight would stay beside it until everything is loaded.
+    del arrays
+    return assemble(values, kept, folder)
+
+
+def text_weights(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folder: Path) -> dict[str, mx.array]:
+    """Those tensors that the text model uses, under the names that it looks for. CheckpointError for other models."""
+    module = _module(values, folder)
     tied = bool(values.get("tie_word_embeddings", module.TIED))
-    kept = module.text_weights(arrays, tied) if hasattr(module, "text_weights") else _text_weights(arrays, tied)
-    weights = Weights(kept, QuantizationTable(values, path), folder)
-    del kept
-    model: Model = module.build(Config(values, path), weights)
+    if hasattr(module, "text_weights"):
+        kept: dict[str, mx.array] = module.text_weights(arrays, tied)
+        return kept
+    return _without_computed(arrays, tied)
+
+
+def assemble(values: Mapping[str, Any], arrays: dict[str, mx.array], folder: Path) -> Model:
+    """The model from what `text_weights` gave, which is emptied so that each weight can go once it is fused."""
+    weights = Weights(arrays, QuantizationTable(values, folder / "config.json"), folder)
+    arrays.clear()
+    model: Model = _module(values, folder).build(Config(values, folder / "config.json"), weights)
     weights.finish()
     weights.materialize()
     return model
 
 
-def _text_weights(arrays: Mapping[str, mx.array], tied: bool) -> dict[str, mx.array]:
+def _module(values: Mapping[str, Any], folder: Path) -> Any:
+    kind = values.get("model_type")
+    if kind not in MODULES:
+        supported = ", ".join(sorted(MODULES))
+        raise CheckpointError(f"is {kind!r}; supported: {supported}", path=folder / "config.json", key="model_type")
+    return import_module(f"llmbench_engine.models.{MODULES[kind]}")
+
+
+def _without_computed(arrays: Mapping[str, mx.array], tied: bool) -> dict[str, mx.array]:
     from llmbench_engine.models.dense import drop_computed
 
     return {name: a for name, a in arrays.items() if drop_computed(name, tied=tied) is not None}

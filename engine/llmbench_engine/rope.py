@@ -1,6 +1,6 @@
 """Rotary position embeddings: the plain one, and those of the models that stretch it.
 
-Each maker gives a function (x [batch, heads, tokens, width], offset) → x rotated; offset is one integer, or one per row.
+Each maker gives a function (x [batch, heads, tokens, width], offset) → x rotated; offset is an integer, or one per row.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def llama3_periods(dims: int, base: float, scaling: Config) -> mx.array:
     return mx.where(between, blended, stretched)
 
 
-def yarn(dims: int, base: float, scaling: Config) -> Rope:
-    """YaRN (Peng et al. 2023, "YaRN: Efficient Context Window Extension"): blended periods and a magnitude."""
+def yarn(dims: int, base: float, scaling: Config) -> tuple[mx.array, float]:
+    """YaRN (Peng et al. 2023, "YaRN: Efficient Context Window Extension"): blended periods and the magnitude."""
     factor = scaling.need("factor", float)
     context = scaling.get("original_max_position_embeddings", int, 4096)
     fast, slow = scaling.get("beta_fast", float, 32.0), scaling.get("beta_slow", float, 1.0)
@@ -70,7 +70,7 @@ def yarn(dims: int, base: float, scaling: Config) -> Rope:
     kept = 1.0 - mx.clip((mx.arange(dims // 2, dtype=mx.float32) - first) / span, 0, 1)
     original = base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims)
     periods = (factor * original * original) / (factor * original * kept + original * (1 - kept))
-    return by_periods(dims, periods, magnitude=magnitude(mscale) / magnitude(mscale_all))
+    return periods, magnitude(mscale) / magnitude(mscale_all)
 
 
 def proportional(dims: int, base: float, *, share: float, factor: float = 1.0) -> Rope:
@@ -97,7 +97,8 @@ def make(dims: int, base: float, scaling: Config | None, *, traditional: bool = 
         return by_periods(dims, llama3_periods(dims, base, scaling))
     if kind == "yarn":
         scaling.only("truncate", True, False)
-        return yarn(dims, base, scaling)
+        periods, magnitude = yarn(dims, base, scaling)
+        return by_periods(dims, periods, magnitude=magnitude)
     if kind == "proportional":
         share = scaling.get("partial_rotary_factor", float, 1.0)
         return proportional(dims, base, share=share, factor=scaling.get("factor", float, 1.0))

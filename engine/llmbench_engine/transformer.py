@@ -7,7 +7,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from llmbench_engine.cache import Cache, KeyValues
+from llmbench_engine.cache import Cache
+from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.layers import Attention, Block, Norm, full_mask
 from llmbench_engine.weights import Embedding, Linear
 
@@ -18,8 +19,12 @@ class Model(Protocol):
     def make_cache(self, rows: int, room: int) -> Cache:
         """An empty cache for `rows` sequences, with room for `room` tokens each."""
 
-    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
-        """tokens [rows, n] → hidden states [rows, n, width]; the cache has seen the tokens afterwards."""
+    def __call__(self, tokens: mx.array, cache: Cache, *, only_last: bool = False) -> mx.array:
+        """tokens [rows, n] → hidden states [rows, n, width]; the cache has seen the tokens afterwards.
+
+        `only_last`: those of the last token are enough, [rows, 1, width]. What follows the last keys and values that
+        are kept then needn't be computed for the others.
+        """
 
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., width] → logits [..., vocabulary]."""
@@ -46,14 +51,17 @@ class Transformer:
     def make_cache(self, rows: int, room: int) -> Cache:
         return Cache([KeyValues(room) for _ in self._layers], rows)
 
-    def __call__(self, tokens: mx.array, cache: Cache) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Cache, *, only_last: bool = False) -> mx.array:
         x = self._embedding(tokens)
-        count, offset = tokens.shape[1], cache.offset
+        count, offset, end = tokens.shape[1], cache.offset, len(self._layers) - 1
+        only_last = only_last and count > 1
         first = cache.layers[0]
         assert isinstance(first, KeyValues)
         mask = full_mask(cache, first, count)
-        for layer, past in zip(self._layers, cache.layers, strict=True):
-            x = x + layer.attention(layer.attention_norm(x), past, offset, mask)  # type: ignore[arg-type]
+        for i, (layer, past) in enumerate(zip(self._layers, cache.layers, strict=True)):
+            narrow = only_last and i == end
+            y = layer.attention(layer.attention_norm(x), past, offset, mask, narrow)  # type: ignore[arg-type]
+            x = (x[:, -1:] if narrow else x) + y
             x = x + layer.feed_forward(layer.feed_forward_norm(x))
         cache.advance(count)
         return self._norm(x)

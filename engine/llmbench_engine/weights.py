@@ -40,9 +40,7 @@ class Linear:
     def __call__(self, x: mx.array) -> mx.array:
         if self.scales is None:
             return x @ self.weight.T if self.bias is None else mx.addmm(self.bias, x, self.weight.T)
-        y = mx.quantized_matmul(
-            x, self.weight, self.scales, self.biases, True, self.group_size, self.bits, self.mode
-        )
+        y = mx.quantized_matmul(x, self.weight, self.scales, self.biases, True, self.group_size, self.bits, self.mode)
         return y if self.bias is None else y + self.bias
 
     @property
@@ -61,19 +59,20 @@ class Experts:
         self.bias = linear.bias
         linear.bias = None
 
-    def __call__(
-        self, x: mx.array, rows: mx.array | None, experts: mx.array, *, ordered: bool = False
-    ) -> mx.array:
+    def __call__(self, x: mx.array, rows: mx.array | None, experts: mx.array, *, ordered: bool = False) -> mx.array:
         """x [rows, 1, in], indices [...]: result [..., 1, out]. `ordered`: `experts` is sorted."""
+        y = self.matmul(x, rows, experts, ordered=ordered)
+        return y if self.bias is None else y + mx.expand_dims(self.bias[experts], -2)
+
+    def matmul(self, x: mx.array, rows: mx.array | None, experts: mx.array, *, ordered: bool = False) -> mx.array:
+        """The same without the bias."""
         w = self.linear
         if w.scales is None:
-            y = mx.gather_mm(x, w.weight.swapaxes(-1, -2), rows, experts, sorted_indices=ordered)
-        else:
-            y = mx.gather_qmm(
-                x, w.weight, w.scales, w.biases, rows, experts, True, w.group_size, w.bits, w.mode,
-                sorted_indices=ordered,
-            )  # fmt: skip
-        return y if self.bias is None else y + mx.expand_dims(self.bias[experts], -2)
+            return mx.gather_mm(x, w.weight.swapaxes(-1, -2), rows, experts, sorted_indices=ordered)
+        return mx.gather_qmm(
+            x, w.weight, w.scales, w.biases, rows, experts, True, w.group_size, w.bits, w.mode,
+            sorted_indices=ordered,
+        )  # fmt: skip
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -137,6 +136,24 @@ class Weights:
         self.taken.append(found)
         return found
 
+    def vectors(self, parts: Sequence[tuple[str, int]]) -> mx.array:
+        """Several vectors behind each other."""
+        found = [self._checked(name, (width,)) for name, width in parts]
+        joined = found[0] if len(found) == 1 else mx.concatenate(found)
+        self.taken.append(joined)
+        return joined
+
+    def rearrange(self, name: str, how: Callable[[mx.array], mx.array]) -> None:
+        """Put the rows of the layer `name` into another order: `how` is given all of its arrays, rows first."""
+        for suffix in ("weight", "scales", "biases", "bias"):
+            if f"{name}.{suffix}" in self._arrays:
+                self._arrays[f"{name}.{suffix}"] = how(self._arrays[f"{name}.{suffix}"])
+
+    def discard(self, *prefixes: str) -> None:
+        """Forget tensors that the checkpoint holds, but the model has no use for."""
+        for name in [n for n in self._arrays if n.startswith(prefixes)]:
+            del self._arrays[name]
+
     def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
         """The linear layer `name`, packed or not."""
         return self.fused([(name, outputs)], inputs, bias=bias)
@@ -172,7 +189,8 @@ class Weights:
         if self._arrays:
             names = sorted(self._arrays)
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise CheckpointError(f"holds weights that the model has no place for: {shown}", path=self.path, key=names[0])
+            problem = f"holds weights that the model has no place for: {shown}"
+            raise CheckpointError(problem, path=self.path, key=names[0])
 
     def _build(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool, experts: int | None) -> Linear:
         if not self.can_fuse(*(name for name, _ in parts)):
@@ -240,7 +258,8 @@ def shards(folder: Path) -> list[Path]:
         names = sorted(p.name for p in folder.glob("model*.safetensors"))
     missing = [n for n in names if not (folder / n).is_file()] if names else ["model.safetensors"]
     if missing:
-        raise CheckpointError(f"is missing ({len(missing)} of {len(names) or 1} weight files)", path=folder / missing[0], key="")
+        problem = f"is missing ({len(missing)} of {len(names) or 1} weight files)"
+        raise CheckpointError(problem, path=folder / missing[0])
     return [folder / n for n in names]
 
 

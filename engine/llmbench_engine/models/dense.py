@@ -72,7 +72,9 @@ def build(
     feed_forward: Callable[[int], Block] | None = None,
 ) -> Transformer:
     """The decoder; `feed_forward(layer)` makes the block where it isn't the dense one."""
-    make_block = feed_forward or (lambda i: dense_block(weights, f"model.layers.{i}.mlp", shape.width, shape.inner, variant))
+    make_block = feed_forward or (
+        lambda i: dense_block(weights, f"model.layers.{i}.mlp", shape.width, shape.inner, variant)
+    )
     embedding = weights.embedding("model.embed_tokens", shape.vocabulary, shape.width)
     layers = []
     for i in range(shape.layers):
@@ -107,9 +109,7 @@ def dense_block(weights: Weights, name: str, width: int, inner: int, variant: Va
 def _attention(weights: Weights, name: str, shape: Shape, variant: Variant, rotate: rope.Rope) -> Attention:
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     parts = [(f"{name}.q_proj", q), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv)]
-    norms = {}
-    if variant.head_norms:
-        norms = {f"{h}_norm": norm(weights, f"{name}.{h}_norm", shape.head_dim, shape.eps) for h in ("q", "k")}
+    norms = head_norms(weights, name, shape.heads, shape.kv_heads, shape.head_dim) if variant.head_norms else None
     return Attention(
         qkv=weights.together(parts, shape.width, bias=variant.qkv_bias),
         out=weights.linear(f"{name}.o_proj", shape.width, q, bias=variant.out_bias),
@@ -117,8 +117,17 @@ def _attention(weights: Weights, name: str, shape: Shape, variant: Variant, rota
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        **norms,
+        norms=norms,
+        eps=shape.eps,
     )
+
+
+def head_norms(weights: Weights, name: str, heads: int, kv_heads: int, head_dim: int) -> mx.array:
+    """Weights of the norms of q and k, one row for each head."""
+    pairs = ((f"{name}.q_norm.weight", heads), (f"{name}.k_norm.weight", kv_heads))
+    joined = mx.concatenate([mx.repeat(weights.array(n, (head_dim,))[None], count, axis=0) for n, count in pairs])
+    weights.taken.append(joined)
+    return joined
 
 
 def drop_computed(name: str, *, tied: bool) -> str | None:

@@ -1,0 +1,61 @@
+"""How a request wants its tokens chosen, and where its randomness comes from. Without tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmbench_engine.errors import InvalidRequest
+
+WORD = (1 << 64) - 1
+Key = tuple[int, int]
+"""Two unsigned 32-bit words, as `mx.random` takes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a token is chosen. Filters apply in the order min_p, top_k, top_p, each to what the one before it left.
+
+    temperature: 0 takes the likeliest token; else logits are divided by it, before the filters.
+    top_k: keep the k likeliest (0: all). top_p: keep the likeliest until their probabilities add up to p (1: all).
+    min_p: keep those at least this many times as likely as the likeliest (0: all).
+    seed: the same seed gives the same tokens; None draws one for each request.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """InvalidRequest for a value out of range."""
+        _check("temperature", self.temperature, 0 <= self.temperature < float("inf"), "a finite number from 0 on")
+        _check("top_k", self.top_k, isinstance(self.top_k, int) and self.top_k >= 0, "an integer from 0 on")
+        _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
+        _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
+        _check("seed", self.seed, self.seed is None or 0 <= self.seed <= WORD, "None or an unsigned 64-bit integer")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def _check(name: str, value: object, good: bool, wanted: str) -> None:
+    if not good:
+        raise InvalidRequest(f"{name} is {value!r}; it has to be {wanted}")
+
+
+GREEDY = Sampling()
+
+
+def key(seed: int, position: int) -> Key:
+    """The key of a request's token number `position` (splitmix64 of Steele, Lea & Flood 2014 over both)."""
+    mixed = _mix((_mix(seed & WORD) + position) & WORD)
+    return mixed >> 32, mixed & 0xFFFFFFFF
+
+
+def _mix(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & WORD
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & WORD
+    return x ^ (x >> 31)

@@ -1,0 +1,80 @@
+"""Small random models of every kind, and what the engine's tests do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from random_configs import CONFIGS
+
+from llmbench_engine import Engine, Request, Token
+from llmbench_engine.cache import Cache
+from llmbench_engine.loader import build_model
+from llmbench_engine.transformer import Model
+from pytest_llmbench.checkpoints.random import random_weights
+
+long_prompt = tuple(range(100, 170))
+WINDOW = 8
+"""Of the configurations that have one."""
+
+KINDS = ("llama", "qwen3", "qwen3_moe", "gpt_oss", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_text")
+CACHES = ("qwen3", "gpt_oss", "qwen3_5")
+"""One with keys and values alone, one with windows, one with recurrent states."""
+
+GEMMA = {
+    "final_logit_softcapping": 30.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+"""What the engine wants to be told of Gemma 4."""
+
+
+def make_model(kind: str) -> Model:
+    config = deepcopy(CONFIGS[kind])
+    if kind.startswith("gemma4"):
+        config.get("text_config", config).update(GEMMA)
+        config.pop("num_experts_per_tok", None)
+    return build_model(config, random_weights(config, seed=1), Path(kind))
+
+
+class Watched:
+    """A model that notes what it is called with. `largest`: bytes of a cache."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.make_cache, self.head = model.make_cache, model.head
+        self.forget()
+
+    def forget(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.caches: list[Cache] = []
+        self.largest = 0
+
+    def __call__(self, tokens: mx.array, cache: Cache, **kind: Any) -> mx.array:
+        hidden = self._model(tokens, cache, **kind)
+        self.shapes.append(tokens.shape)
+        self.caches.append(cache)
+        self.largest = max(self.largest, cache.nbytes)
+        return hidden
+
+    @property
+    def tokens(self) -> int:
+        return sum(rows * columns for rows, columns in self.shapes)
+
+
+def ids(tokens: Sequence[Token]) -> list[int]:
+    return [token.id for token in tokens]
+
+
+def together(engine: Engine, requests: Sequence[Request]) -> list[list[Token]]:
+    """Submit all, step until nothing is left; each request's tokens."""
+    got: dict[int, list[Token]] = {engine.submit(request): [] for request in requests}
+    while engine.pending:
+        for number, token in engine.step():
+            got[number].append(token)
+    return list(got.values())
