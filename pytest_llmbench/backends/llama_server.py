@@ -56,7 +56,7 @@ class LlamaServer(ServerBackend):
 
     def model(self, entry: MatrixEntry) -> Path:
         path = super().model(entry)
-        if path.is_dir() or path.open("rb").read(4) != GGUF_MAGIC:
+        if path.is_dir() or not _is_gguf(path):
             raise Unavailable(f"{entry.model_id} is no GGUF file", fix="name a .gguf file, or fetch it again")
         return path
 
@@ -92,6 +92,11 @@ class LlamaServer(ServerBackend):
             # With one token the server divides by nothing and says 0.
             decode_tok_s=given.get("predicted_per_second") or None,
         )
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
 def parse_version(text: str) -> str | None:

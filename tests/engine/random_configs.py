@@ -34,6 +34,10 @@ _GEMMA: dict[str, Any] = {
     "model_type": "gemma4_text",
     "global_head_dim": 128,
     "final_logit_softcapping": 30.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
     "sliding_window": 8,
     "max_position_embeddings": 4096,
     "num_hidden_layers": 4,

@@ -16,6 +16,7 @@ from llmbench_engine.generate import decode, greedy, prefill
 from llmbench_engine.loader import load_model
 from llmbench_engine.sampling import key, sample
 from llmbench_engine.transformer import Model
+from llmbench_engine.wired import WIRED_LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +213,7 @@ def test_the_wired_limit_is_raised_once_and_put_back_by_the_last(full: Model, mo
         limits.append(limit)
         return limits[-2]
 
+    monkeypatch.setattr(WIRED_LIMIT, "_holders", 0)  # engines of other tests may have been left with work
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 1000})
     monkeypatch.setattr(mx, "set_wired_limit", set_limit)
