@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 YAML_SUFFIXES = (".yaml", ".yml")
 HEAD_CHARACTERS = 65536
+# At the start of a line, or in a flow mapping (JSON is YAML).
+MATRIX_KEY = re.compile(r"""(?:^|[{,]\s*)["']?(?:tests|custom_prompts|settings|defaults)["']?[ \t]*:""", re.MULTILINE)
 HEAD_BYTES = 4096
 MeasurementKey = tuple["MatrixEntry", str]
 
@@ -215,7 +217,7 @@ def _reads_like_matrix(path: Path) -> bool:
     except OSError:
         return True
     content = re.sub(r"#.*", "", head).strip()
-    return not content or re.search(r"^(tests|custom_prompts|settings|defaults)[ \t]*:", head, re.MULTILINE) is not None
+    return not content or MATRIX_KEY.search(head) is not None
 
 
 BENCH = pytest.StashKey[Bench]()

@@ -178,3 +178,10 @@ def test_two_tests_of_one_name_are_refused(lab: Lab) -> None:
     result = lab.run("matrix.yaml")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*two tests would be called a-x-short*"])
+
+
+def test_a_matrix_in_json_is_a_matrix_too(lab: Lab) -> None:
+    (lab.path / "named.yaml").write_text(
+        '{"prompts": ["short"], "tests": [{"id": "a", "backend": "fake", "model_id": "m"}]}'
+    )
+    lab.run("named.yaml").assert_outcomes(passed=1)
