@@ -24,6 +24,8 @@ def note(record: Path, **facts: object) -> None:
 def main(argv: list[str]) -> int:
     """The child's exit code."""
     record = Path(argv[0])
+    if "--version" in argv:
+        return subprocess.call(argv[1:])  # a question, no server
     signal.signal(signal.SIGTERM, lambda *_: None)
     start_ns = time.monotonic_ns()
     child = subprocess.Popen(argv[1:])
