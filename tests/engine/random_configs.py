@@ -112,7 +112,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma4_text": {
         **_GEMMA,
-        **_EXPERTS,
+        "num_experts": 8,
+        "moe_intermediate_size": 64,
         "torch_dtype": "float32",
         "attention_k_eq_v": True,
         "num_global_key_value_heads": 1,
