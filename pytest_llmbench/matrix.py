@@ -6,13 +6,18 @@ Reading the YAML is `matrix_file`; nothing here touches a file.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 T = TypeVar("T")
 
-CONTEXT_PROMPTS: tuple[str, ...] = tuple(f"context-{size}k" for size in (4, 8, 16, 32, 64, 128, 256))
+CONTEXT_TOKENS: Mapping[str, int] = MappingProxyType(
+    {f"context-{size}k": size * 1024 for size in (4, 8, 16, 32, 64, 128, 256)}
+)
+CONTEXT_PROMPTS: tuple[str, ...] = tuple(CONTEXT_TOKENS)
 DEFAULT_PROMPTS: tuple[str, ...] = ("short", "long", "code")
 BUILTIN_PROMPTS: tuple[str, ...] = DEFAULT_PROMPTS + CONTEXT_PROMPTS
 

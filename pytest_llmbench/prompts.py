@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pytest_llmbench.errors import UsageError
-from pytest_llmbench.matrix import CustomPrompt, RunSettings
+from pytest_llmbench.matrix import CONTEXT_TOKENS, CustomPrompt, RunSettings
 
 CHARACTERS_PER_TOKEN = 4
 """English text and code under the usual vocabularies; only where there is no tokenizer."""
@@ -80,8 +80,8 @@ _BUILTIN = (
         name="code", tokens=2048, instruction=_CODE_TASK, system="You are a careful Python engineer.", filler="code"
     ),
     *(
-        PromptSpec(name=f"context-{k}k", tokens=k * 1024, instruction=_CONTEXT_TASK, filler="code")
-        for k in (4, 8, 16, 32, 64, 128, 256)
+        PromptSpec(name=name, tokens=tokens, instruction=_CONTEXT_TASK, filler="code")
+        for name, tokens in CONTEXT_TOKENS.items()
     ),
 )
 

@@ -160,11 +160,11 @@ class Sample:
 
     @property
     def itl_p95_s(self) -> float | None:
-        return stats.percentile(self.gaps_s, 95, min_n=20)
+        return stats.percentile(self.gaps_s, 95, min_n=stats.P95_MIN_N)
 
     @property
     def itl_p99_s(self) -> float | None:
-        return stats.percentile(self.gaps_s, 99, min_n=100)
+        return stats.percentile(self.gaps_s, 99, min_n=stats.P99_MIN_N)
 
     @property
     def server_prefill_tok_s(self) -> float | None:

@@ -19,12 +19,12 @@ from pytest_llmbench.counting import count_tokens, why_invalid
 from pytest_llmbench.errors import RequestError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
-from pytest_llmbench.ports import check_port_free, free_port
+from pytest_llmbench.ports import LOOPBACK, check_port_free, free_port
 from pytest_llmbench.process import ServerProcess
 from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Sample, ServerTimings
 
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 ADDRESS_FLAGS = frozenset({"--host", "--port", "-H", "-p"})
 GRACE_S = 10.0
 
