@@ -38,7 +38,11 @@ def _parser() -> argparse.ArgumentParser:
 
     checkpoint = commands.add_parser("checkpoint", help="make checkpoints to benchmark with, offline")
     kinds = checkpoint.add_subparsers(required=True, metavar="KIND")
-    tiny = kinds.add_parser("tiny", help="the tiny models of matrix/smoke.yaml (21 MB, the same bytes every time)")
+    tiny = kinds.add_parser(
+        "tiny",
+        help="the tiny models of matrix/smoke.yaml (21 MB, the same bytes every time) and, with MLX, one of each kind "
+        "for matrix/parity_smoke.yaml (5 MB)",
+    )
     tiny.add_argument("directory", type=Path, metavar="DIR")
     tiny.set_defaults(run=_checkpoint_tiny)
     add_random(kinds, say=_say)
@@ -52,8 +56,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checkpoint_tiny(arguments: argparse.Namespace) -> int:
     from pytest_llmbench.checkpoints import make_tiny
+    from pytest_llmbench.checkpoints.kinds import make_kinds
 
     make_tiny(arguments.directory, report=_say)
+    try:
+        make_kinds(arguments.directory, report=_say)
+    except Unavailable as error:
+        _say(f"not made: one model of each kind ({error})")
     return OK
 
 

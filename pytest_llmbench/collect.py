@@ -15,6 +15,8 @@ from pytest_llmbench.session import Bench, bench_of
 if TYPE_CHECKING:
     from pytest_llmbench.matrix import MatrixEntry
     from pytest_llmbench.parity import ParityResult
+    from pytest_llmbench.parity_plan import ParityPlanModel
+    from pytest_llmbench.parity_planned import PlannedPoint, PlannedResult, PlannedSection
 
 MARKER_HELP = (
     "llmbench(id, backend, model_id, quant, kv, group, prompt, section): on a benchmark's test, what it measures "
@@ -23,7 +25,7 @@ MARKER_HELP = (
 SELECTORS = ("id", "backend", "model_id", "quant", "kv", "group", "prompt", "section")
 
 
-class _SuiteFile(pytest.Module):
+class SuiteFile(pytest.Module):
     """A data file whose tests are this plugin's own functions, parametrized by what the file holds."""
 
     def load(self) -> ModuleType:
@@ -38,7 +40,7 @@ class _SuiteFile(pytest.Module):
             raise self.CollectError(str(error)) from error
 
 
-class MatrixFile(_SuiteFile):
+class MatrixFile(SuiteFile):
     """A matrix file: each entry and prompt is a test."""
 
     def load(self) -> ModuleType:
@@ -48,7 +50,7 @@ class MatrixFile(_SuiteFile):
         return suite
 
 
-class RecordFile(_SuiteFile):
+class RecordFile(SuiteFile):
     """A saved parity record: each gated metric is a test."""
 
     def load(self) -> ModuleType:
@@ -78,32 +80,34 @@ def _parametrize_record(metafunc: pytest.Metafunc, bench: Bench) -> None:
 
 
 def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
-    wanted = _wanted(metafunc)
+    wanted = wanted_by(metafunc)
     file = metafunc.definition.getparent(MatrixFile)
     matrices = (bench.matrix(file.path),) if file is not None else bench.configured_matrices()
-    entries = [e for matrix in matrices for e in matrix.entries if _matches(facts_of(e), wanted)]
+    entries = [e for matrix in matrices for e in matrix.entries if matches(facts_of(e), wanted)]
     if "llmbench_prompt" not in metafunc.fixturenames:
-        params = [pytest.param(e, id=e.id, marks=_marks(e, facts_of(e))) for e in entries]
-        _require_some(params, metafunc, wanted)
+        params = [pytest.param(e, id=e.id, marks=marks(e, facts_of(e))) for e in entries]
+        require_some([str(param.id) for param in params], metafunc, wanted)
         metafunc.parametrize("llmbench_entry", params, indirect=True, scope="session")
         return
     pairs = [
-        pytest.param(e, prompt, id=f"{e.id}-{prompt}", marks=_marks(e, facts_of(e) | {"prompt": prompt}))
+        pytest.param(e, prompt, id=f"{e.id}-{prompt}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
         for e in entries
         for prompt in bench.settings(e).prompts
         if "prompt" not in wanted or wanted["prompt"] == prompt
     ]
-    _require_some(pairs, metafunc, wanted)
+    require_some([str(pair.id) for pair in pairs], metafunc, wanted)
     metafunc.parametrize("llmbench_entry,llmbench_prompt", pairs, indirect=True, scope="session")
 
 
-def _require_some(params: Sequence[Any], metafunc: pytest.Metafunc, wanted: Mapping[str, Any]) -> None:
+def require_some(
+    ids: Sequence[str], metafunc: pytest.Metafunc, wanted: Mapping[str, Any], *, of: str = "entry of the matrix"
+) -> None:
     """UsageError where nothing would be tested, or where two tests would have one name."""
     where = metafunc.definition.nodeid
-    if not params:
+    if not ids:
         said = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-        raise UsageError(f"{where}: no entry of the matrix matches llmbench({said}); correct the marker or the matrix")
-    twice = [name for name, count in Counter(param.id for param in params).items() if count > 1]
+        raise UsageError(f"{where}: no {of} matches llmbench({said}); correct the marker or that file")
+    twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:
         raise UsageError(f"{where}: two tests would be called {twice[0]}; rename an entry or a custom prompt")
 
@@ -120,7 +124,7 @@ def facts_of(entry: MatrixEntry) -> dict[str, str]:
     }
 
 
-def _wanted(metafunc: pytest.Metafunc) -> dict[str, Any]:
+def wanted_by(metafunc: pytest.Metafunc) -> dict[str, Any]:
     """The arguments of `@pytest.mark.llmbench(…)` on a user's test; UsageError for one that means nothing."""
     wanted: dict[str, Any] = {}
     for mark in metafunc.definition.iter_markers("llmbench"):
@@ -134,35 +138,70 @@ def _wanted(metafunc: pytest.Metafunc) -> dict[str, Any]:
     return wanted
 
 
-def _matches(facts: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
+def matches(facts: Mapping[str, str], wanted: Mapping[str, Any]) -> bool:
     return all(facts[name] == value for name, value in wanted.items() if name in facts)
 
 
-def _marks(entry: MatrixEntry, facts: Mapping[str, str]) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.llmbench(**facts)]
-    if not entry.enabled:
-        marks.append(pytest.mark.skip(reason=f"disabled: {entry.reason}"))
-    if entry.known_issue:
-        marks.append(pytest.mark.xfail(reason=entry.known_issue, strict=False))
-    return marks
+def marks(of: MatrixEntry | ParityPlanModel, facts: Mapping[str, str]) -> list[pytest.MarkDecorator]:
+    """The marker `llmbench` with `facts`; skipped where a file says disabled, expected to fail at a known issue."""
+    found = [pytest.mark.llmbench(**facts)]
+    if not of.enabled:
+        found.append(pytest.mark.skip(reason=f"disabled: {of.reason}"))
+    if of.known_issue:
+        found.append(pytest.mark.xfail(reason=of.known_issue, strict=False))
+    return found
 
 
 def entry_of(item: pytest.Item) -> MatrixEntry | None:
     """The matrix entry that a test runs for; None for any other test."""
-    found: MatrixEntry | None = _param(item, "llmbench_entry")
+    found: MatrixEntry | None = param(item, "llmbench_entry")
     return found
 
 
 def prompt_of(item: pytest.Item) -> str | None:
     """The prompt that a test runs for."""
-    found: str | None = _param(item, "llmbench_prompt")
+    found: str | None = param(item, "llmbench_prompt")
     return found
 
 
-def parity_of(item: pytest.Item) -> ParityResult | None:
-    """The saved parity result that a test judges."""
-    found: ParityResult | None = _param(item, "llmbench_parity")
+def parity_of(item: pytest.Item) -> ParityResult | PlannedResult | None:
+    """The parity result that a test judges: a saved one, or one that a plan's run is to give."""
+    found: ParityResult | PlannedResult | None = param(item, "llmbench_parity")
     return found
+
+
+def planned_of(item: pytest.Item) -> PlannedResult | None:
+    """The result of a parity plan that a test judges."""
+    found = parity_of(item)
+    return found if section_of(item) is not None else None  # type: ignore[return-value]
+
+
+def section_of(item: pytest.Item) -> PlannedSection | None:
+    """The section of a parity plan that a test belongs to."""
+    found: PlannedSection | None = param(item, "llmbench_section")
+    return found
+
+
+def point_of(item: pytest.Item) -> PlannedPoint | None:
+    """The point of a parity plan that a test is about."""
+    found: PlannedPoint | None = param(item, "llmbench_point")
+    return found
+
+
+def is_benchmark(item: pytest.Item) -> bool:
+    """Whether the test measures, or judges what was measured."""
+    return any(of(item) is not None for of in (entry_of, parity_of, section_of))
+
+
+def parity_facts(item: pytest.Item) -> dict[str, str]:
+    """Model, section, point and metric of a parity test, as far as it is about one; nothing for any other test."""
+    parity, section, point = parity_of(item), section_of(item), point_of(item)
+    if parity is not None:
+        return {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
+    if section is None:
+        return {}
+    facts = {"model_id": section.model.id, "section": section.section}
+    return facts | {"point": point.point} if point is not None else facts
 
 
 def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:
@@ -180,7 +219,8 @@ def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:
     items.sort(key=places.__getitem__)
 
 
-def _param(item: pytest.Item, name: str) -> Any:
+def param(item: pytest.Item, name: str) -> Any:
+    """The value of a test's parameter; None where it has none of that name."""
     callspec = getattr(item, "callspec", None)
     found = callspec.params.get(name) if callspec is not None else None
     # Of an empty parameter set pytest makes one skipped test, whose parameter is a sentinel.
@@ -189,8 +229,6 @@ def _param(item: pytest.Item, name: str) -> Any:
 
 def add_keywords(item: pytest.Item) -> None:
     """Let `-k` find the test by its entry's id, model and `backend:x`, `quant:x`, `kv:x`, `group:x`, `section:x`."""
-    entry, parity = entry_of(item), parity_of(item)
-    if entry is not None:
-        item.extra_keyword_matches.update(entry.keywords)
-    if parity is not None:
-        item.extra_keyword_matches.update(parity.keywords)
+    for found in (entry_of(item), parity_of(item), section_of(item)):
+        if found is not None:
+            item.extra_keyword_matches.update(found.keywords)

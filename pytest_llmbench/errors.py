@@ -11,6 +11,7 @@
     │   ├── ServerCrashed        exited while it served
     │   └── PortInUse            somebody else listens there
     ├── RequestError         a server answered with an error or broke the protocol
+    ├── SideError            a side of a parity run failed (carries a one-line reason for the record)
     └── MeasurementError     answers came, but no valid sample can be made of them
 
 A message says what happened, where, and what to do next.
@@ -59,7 +60,7 @@ class ServerError(BenchError):
 
 
 class ServerStartError(ServerError):
-    """The server exited, or answered wrongly, before it was ready."""
+    """The server exited, or answered wrongly, before it was ready; or the engine couldn't load its model."""
 
 
 class ServerTimeout(ServerError):
@@ -87,3 +88,18 @@ class RequestError(BenchError):
 
 class MeasurementError(BenchError):
     """Answers came, but no valid measurement can be made of them."""
+
+
+class SideError(BenchError):
+    """A side of a parity run failed.
+
+    `reason` is one line, for the record. `kind`: "start", "crash", "hang", "garbage" (the protocol was broken),
+    "refused", "version", "stamps" or "tokens". `refusal` is what a side that refused said: "checkpoint", "memory",
+    "unsupported" or "failed"; "" else. `detail` is shown below the reason: which side, which command, its last output.
+    """
+
+    def __init__(self, reason: str, *, kind: str, refusal: str = "", detail: str = "") -> None:
+        super().__init__(f"{reason}\n{detail}" if detail else reason)
+        self.reason = reason
+        self.kind = kind
+        self.refusal = refusal

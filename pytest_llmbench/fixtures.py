@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_llmbench import verdict
-from pytest_llmbench.errors import BenchError, MeasurementError, UsageError
+from pytest_llmbench.errors import BenchError, MeasurementError, Unavailable, UsageError
 from pytest_llmbench.options import Options
 from pytest_llmbench.session import Bench, bench_of
 
 if TYPE_CHECKING:
+    from llmbench_engine import Engine
     from pytest_llmbench.accelerator import Accelerator
     from pytest_llmbench.backends.base import Target, TargetInfo
     from pytest_llmbench.matrix import Gate, MatrixEntry
     from pytest_llmbench.measure import Measurement, Meter
     from pytest_llmbench.parity import ParityResult
+    from pytest_llmbench.parity_planned import PlannedResult
 
 VERDICTS = pytest.StashKey[list[verdict.Verdict]]()
 EXTRA = pytest.StashKey[dict[str, Any]]()
@@ -57,9 +59,9 @@ def llmbench_prompt(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def llmbench_parity(request: pytest.FixtureRequest) -> ParityResult:
-    """The saved parity result that the test judges (indirect parameter)."""
-    result: ParityResult = request.param
+def llmbench_parity(request: pytest.FixtureRequest) -> ParityResult | PlannedResult:
+    """The parity result that the test judges, a record's or a plan's (indirect parameter)."""
+    result: ParityResult | PlannedResult = request.param
     return result
 
 
@@ -73,7 +75,7 @@ def llmbench_accelerator(pytestconfig: pytest.Config) -> Accelerator:
 def llmbench_target(llmbench_entry: MatrixEntry, pytestconfig: pytest.Config) -> Iterator[Target]:
     """The entry's model, loaded and answering, with the accelerator to itself; stopped when its last test is done."""
     bench = bench_of(pytestconfig)
-    _skip_unavailable(bench, llmbench_entry)
+    skip_unavailable(bench, bench.unavailable(llmbench_entry))
     opened = bench.open(llmbench_entry)
     try:
         target = opened.__enter__()
@@ -85,8 +87,8 @@ def llmbench_target(llmbench_entry: MatrixEntry, pytestconfig: pytest.Config) ->
         opened.__exit__(None, None, None)
 
 
-def _skip_unavailable(bench: Bench, entry: MatrixEntry) -> None:
-    error = bench.unavailable(entry)
+def skip_unavailable(bench: Bench, error: Unavailable | None) -> None:
+    """Skip the test with what is missing and the fix; with `--llmbench-require` that is an error."""
     if error is None:
         return
     if bench.options.require:
@@ -98,6 +100,30 @@ def _skip_unavailable(bench: Bench, entry: MatrixEntry) -> None:
 def llmbench_server(llmbench_target: Target) -> TargetInfo:
     """The running server's base URL, pid, log path and command, for tests that want raw HTTP."""
     return llmbench_target.info
+
+
+@pytest.fixture(scope="session")
+def llmbench_engine(pytestconfig: pytest.Config) -> Iterator[Callable[[str | Path], Engine]]:
+    """`llmbench_engine(path)`: the checkpoint folder's `llmbench_engine.Engine`, loaded in this process.
+
+    One is loaded at a time: the same path gives the same engine, another one closes it first; the end of the session
+    closes the last. It doesn't keep other benchmarks away: time it `with llmbench_accelerator.hold(print):`.
+    """
+    from pytest_llmbench.backends.engine import EngineSlot
+
+    slot = EngineSlot()
+
+    def load(path: str | Path) -> Engine:
+        try:
+            return slot.load(path)
+        except Unavailable as error:
+            skip_unavailable(bench_of(pytestconfig), error)
+            raise
+        except BenchError as error:
+            could_not_measure(error)
+
+    yield load
+    slot.close()
 
 
 @pytest.fixture(scope="session")
@@ -160,8 +186,11 @@ class GateKeeper:
             ]
         )
 
-    def check_parity(self, result: ParityResult, gate: float) -> None:
-        """Assert that candidate / baseline (or its inverse, so that more is better) is at least `gate`."""
+    def check_parity(self, result: ParityResult, gate: float, *, names: tuple[str, str]) -> None:
+        """Assert that candidate / baseline (or its inverse, so that more is better) is at least `gate`.
+
+        `names` are those of candidate and baseline.
+        """
         from pytest_llmbench.parity import judge
 
         __tracebackhide__ = True
@@ -171,11 +200,16 @@ class GateKeeper:
             could_not_measure(error)
         if found is None or result.candidate is None or result.baseline is None:
             could_not_measure(MeasurementError(f"the candidate failed: {result.reason or 'the record says no more'}"))
-        record = bench_of(self._request.config).record(self._request.node.path)
-        names = (record.candidate_name, record.baseline_name)
         sides = zip(names, (result.candidate, result.baseline), strict=True)
         samples = "; ".join(f"{name} {list(side.samples)} {side.unit}" for name, side in sides)
         self._assert([found], names, f"samples: {samples}")
+
+    def check_verdicts(
+        self, found: Iterable[verdict.Verdict], *, candidate: str, baseline: str, detail: str = ""
+    ) -> None:
+        """Assert verdicts on two sides, all of them before the first complaint; `detail` follows those."""
+        __tracebackhide__ = True
+        self._assert(list(found), (candidate, baseline), detail)
 
     def _threshold(self, metric: str, at_least: float | None, at_most: float | None) -> verdict.Verdict:
         __tracebackhide__ = True
@@ -197,6 +231,9 @@ class GateKeeper:
 
     def _assert(self, found: list[verdict.Verdict], names: tuple[str, str] = ("", ""), detail: str = "") -> None:
         __tracebackhide__ = True
+        for v in found:
+            if v.outcome is verdict.Outcome.UNDECIDED:
+                could_not_measure(MeasurementError(v.message(candidate=names[0], baseline=names[1])))
         self._verdicts.extend(found)
         failed = [v.message(candidate=names[0], baseline=names[1]) for v in found if not v.passed]
         if failed:

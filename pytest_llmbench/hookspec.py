@@ -8,6 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmbench.backends.base import Backend
+    from pytest_llmbench.sides.spec import SideSpec
 
 
 @pytest.hookspec
@@ -16,8 +17,8 @@ def pytest_llmbench_register_backends(backends: dict[str, Backend], config: pyte
 
 
 @pytest.hookspec
-def pytest_llmbench_register_sides(sides: dict[str, Any], config: pytest.Config) -> None:
-    """Add engines that can be the candidate of a live parity run, by name (called from that run on)."""
+def pytest_llmbench_register_sides(sides: dict[str, SideSpec], config: pytest.Config) -> None:
+    """Add engines that a live parity run can compare, by the name that parity files give (docs/sides.md)."""
 
 
 @pytest.hookspec

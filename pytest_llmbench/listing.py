@@ -28,9 +28,12 @@ class ListInstead:
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} error(s) during collection")
         entries = dict.fromkeys(e for item in session.items if (e := collect.entry_of(item)) is not None)
+        models = dict.fromkeys(
+            (s.plan, s.model) for item in session.items if (s := collect.section_of(item)) is not None
+        )
         reporter = self._bench.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.section("llmbench: readiness")
-            for line in readiness(self._bench, entries):
+            for line in readiness(self._bench, entries, models):
                 reporter.write_line(line)
         return True

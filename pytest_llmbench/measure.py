@@ -159,7 +159,9 @@ class Meter:
 def _require_valid(measurement: Measurement) -> None:
     if not measurement.valid:
         reasons = sorted({s.invalid or "" for s in measurement.samples})
+        log_path = measurement.target.log_path
+        log = "" if log_path is None else f" (server log: {log_path})"
         raise MeasurementError(
             f"{measurement.entry_id}, prompt {measurement.prompt}: none of {len(measurement.samples)} runs is valid: "
-            f"{'; '.join(reasons)} (server log: {measurement.target.log_path})"
+            f"{'; '.join(reasons)}{log}"
         )

@@ -41,12 +41,14 @@ class MemoryPeak:
 
     `source`: "phys_footprint", "pss", "rss", or "pss+rss" where some processes gave one and some the other;
     "" without any. `swap_delta_bytes`: change of the machine's used swap over the window, None where unknown.
+    `mlx_peak_bytes`: the peak of MLX's buffers by its own count; None for what runs in another process.
     """
 
     peak_bytes: int | None
     source: str
     samples: int
     swap_delta_bytes: int | None
+    mlx_peak_bytes: int | None = None
 
 
 def process_memory(pid: int) -> ProcessMemory | None:

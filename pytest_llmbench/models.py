@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,23 @@ def find(model_id: str, *, beside: Path) -> Path:
     if _looks_like_path(model_id):
         raise Unavailable(f"no file or folder {model_id}", fix=_path_fix(model_id))
     return _hugging_face(model_id)
+
+
+def find_folder(model_id: str, *, beside: Path, reader: str) -> Path:
+    """As `find`, for a `reader` that loads checkpoint folders alone."""
+    folder = find(model_id, beside=beside)
+    if not folder.is_dir():
+        raise Unavailable(f"{model_id} is a file; {reader} loads folders", fix="name a checkpoint folder")
+    return folder
+
+
+def find_snapshot(repo: str, commit: str | None) -> Path | None:
+    """The snapshot of that commit (7 digits or more) in the Hugging Face cache; None if it isn't there as a whole."""
+    folders = (_hub_folder(repo) / "snapshots").glob(f"{commit}*") if commit else ()
+    for folder in sorted(folders):
+        with suppress(Unavailable):
+            return check_whole(folder)
+    return None
 
 
 def _looks_like_path(model_id: str) -> bool:
@@ -93,7 +111,7 @@ def _filled(path: Path) -> bool:
 def _hugging_face(repo: str) -> Path:
     """The snapshot that `main` names (else the newest), as `huggingface_hub` lays its cache out."""
     fix = f"hf download {repo}"
-    folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
+    folder = _hub_folder(repo)
     reference = folder / "refs" / "main"
     snapshots = folder / "snapshots"
     if reference.is_file():
@@ -107,6 +125,10 @@ def _hugging_face(repo: str) -> Path:
         return check_whole(snapshot)
     except Unavailable as error:
         raise Unavailable(f"the download of {repo} is incomplete ({error.reason})", fix=fix) from error
+
+
+def _hub_folder(repo: str) -> Path:
+    return _hub_cache() / f"models--{repo.replace('/', '--')}"
 
 
 def _hub_cache() -> Path:

@@ -15,10 +15,11 @@ import pytest
 
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.matrix import Overrides
+from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL
 
 Kind = Literal["flag", "int", "float", "string", "list"]
-DEFAULT_GATE = 0.98
-DEFAULT_GOAL = 1.0
+DEFAULT_VERDICT = "interval"
+DEFAULT_TIER = "quick"
 
 
 def _whole(minimum: int) -> Callable[[str], int]:
@@ -129,17 +130,15 @@ OPTIONS: tuple[Option, ...] = (
         name="verdict",
         metavar="RULE",
         parse=_one_of("point", "interval"),
-        default="interval",
-        later=True,
+        default=DEFAULT_VERDICT,
         help="how a live ratio is judged: point or interval (a replayed record: always point)",
     ),
     Option(
         name="tier",
         metavar="TIER",
         parse=_one_of("quick", "full"),
-        default="full",
-        later=True,
-        help="parity settings: quick or full",
+        default=DEFAULT_TIER,
+        help="parity settings: quick (a pull request's) or full (a release's)",
     ),
     Option(name="require", kind="flag", parse=_truth, help="fail what would be skipped as not available here"),
     Option(name="out", metavar="DIR", parse=_path, help="write run.json, journal.jsonl and server logs there"),
@@ -166,6 +165,8 @@ class Options:
     think: bool | None = None
     gate: float = DEFAULT_GATE
     goal: float = DEFAULT_GOAL
+    verdict: str = DEFAULT_VERDICT
+    tier: str = DEFAULT_TIER
     require: bool = False
     out: Path | None = None
     resume: Path | None = None

@@ -18,7 +18,12 @@ from typing import Final
 
 from pytest_llmbench import stats, verdict
 
+RULES: Final = ("point", "interval")
+DEFAULT_GATE: Final = 0.98
+DEFAULT_GOAL: Final = 1.0
 SECTIONS: Final = ("decode", "ttft", "memory", "load", "concurrency")
+RUN_ORDER: Final = ("decode", "ttft", "concurrency", "memory", "load")
+"""Sections as a live run takes them; a record has them in the order of `SECTIONS`."""
 LEGACY_METRICS: Final = ("prefill_tok_s",)
 METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -29,6 +34,9 @@ METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "concurrency": ("wall_s", "aggregate_tok_s", "decode_aggregate_tok_s"),
     }
 )
+_UNITS: Final = (("tok_s", "tok/s"), ("_s", "s"), ("_bytes", "bytes"))
+UNJUDGED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"load": ("spawn_to_first_token_s",)})
+"""Metrics that a live run measures beside them: a saved record may lack them."""
 GATED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({**METRICS, "memory": ()})
 
 
@@ -45,7 +53,8 @@ class Side:
 class ParityResult:
     """One metric at one point of one model; a side that wasn't measured is None and `reason` says why.
 
-    `name` is the model's part of the test id. `stored_ratio` is what a file claimed: shown, never judged.
+    `name` is the model's part of the test id. `rule` is how the ratio is judged: `interval` takes the sides' samples
+    as pairs, in the order of their rounds. `stored_ratio` is what a file claimed: shown, never judged.
     """
 
     model: str
@@ -58,6 +67,7 @@ class ParityResult:
     baseline: Side | None
     reason: str
     gated: bool
+    rule: str = "point"
     stored_ratio: float | None = field(default=None, compare=False)
 
     @property
@@ -106,7 +116,8 @@ class ParityPoint:
     """The results of one point, and what was noted beside them.
 
     `prompt_tokens` is (candidate, baseline), None for a side that failed; `raw_memory` the candidate's own
-    counters in bytes; `matches_solo` whether its batched output equals its output one by one.
+    counters in bytes; `matches_solo` whether its batched output equals its output one by one, `same_tokens` whether
+    its greedy output equals the baseline's. `note` says where those differ, and by what margin.
     """
 
     section: str
@@ -115,12 +126,17 @@ class ParityPoint:
     prompt_tokens: tuple[int | None, int | None] | None = None
     total_tokens: int | None = None
     matches_solo: bool | None = None
+    same_tokens: bool | None = None
+    note: str = ""
     raw_memory: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityModel:
-    """Everything known about one model; `status` is `ok`, or else `reason` says what is missing."""
+    """Everything known about one model; `status` is `ok`, or else `reason` says what is missing.
+
+    `synthetic`: its weights are random ones of the model's shape.
+    """
 
     id: str
     name: str
@@ -129,6 +145,7 @@ class ParityModel:
     status: str
     reason: str
     points: tuple[ParityPoint, ...]
+    synthetic: bool = False
 
     @property
     def results(self) -> tuple[ParityResult, ...]:
@@ -142,11 +159,19 @@ class ParityModel:
         )
 
 
+def unit_of(metric: str) -> str:
+    """`tok/s`, `s` or `bytes`, by the metric's name."""
+    return next(unit for suffix, unit in _UNITS if metric.endswith(suffix))
+
+
 def judge(result: ParityResult, gate: float) -> verdict.Verdict | None:
-    """The point verdict on one result; None where a side is missing (see its `reason`)."""
+    """The verdict on one result by its own rule; None where a side is missing (see its `reason`)."""
     if result.candidate is None or result.baseline is None:
         return None
-    return verdict.point(result.candidate.samples, result.baseline.samples, result.metric, gate)
+    samples = result.candidate.samples, result.baseline.samples
+    if result.rule == "interval":
+        return verdict.interval(*samples, result.metric, gate, limit=len(samples[0]))
+    return verdict.point(*samples, result.metric, gate)
 
 
 def model_names(ids: Sequence[str]) -> dict[str, str]:

@@ -11,13 +11,23 @@ from typing import Final
 from pytest_llmbench import stats
 from pytest_llmbench.errors import MeasurementError
 from pytest_llmbench.json_node import JsonNode
-from pytest_llmbench.parity import GATED, LEGACY_METRICS, METRICS, ParityPoint, ParityResult, Side
+from pytest_llmbench.parity import (
+    GATED,
+    LEGACY_METRICS,
+    METRICS,
+    RULES,
+    UNJUDGED,
+    ParityPoint,
+    ParityResult,
+    Side,
+    judge,
+    unit_of,
+)
 
 MODEL_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
 
 _LOAD_POINT: Final = re.compile(r"warm|cold")
 _MEMORY_POINT: Final = re.compile(r"load|decode|prefill_[1-9][0-9]*")
-_UNITS: Final = (("tok_s", "tok/s"), ("_s", "s"), ("_bytes", "bytes"))
 # A stored median may have been summed in another order than ours.
 _MEDIAN_TOLERANCE: Final = 1e-9
 
@@ -109,6 +119,7 @@ class ModelReader:
                     results=self._results(element, "concurrency", level, METRICS["concurrency"]),
                     total_tokens=element["total_tokens"].whole(),
                     matches_solo=None if solo.is_null else solo.flag(),
+                    note=_note(element),
                 ),
             )
 
@@ -119,10 +130,19 @@ class ModelReader:
             _whole_or_null(counts[self.layout.baseline]),
         )
         results = self._results(node, section, name, metrics)
-        return ParityPoint(section=section, name=name, results=results, prompt_tokens=tokens)
+        same = node.get("same_tokens")
+        return ParityPoint(
+            section=section,
+            name=name,
+            results=results,
+            prompt_tokens=tokens,
+            same_tokens=None if same is None else same.flag(),
+            note=_note(node),
+        )
 
     def _results(self, node: JsonNode, section: str, point: str, metrics: tuple[str, ...]) -> tuple[ParityResult, ...]:
-        return tuple(self._result(node[metric], section, point, metric) for metric in metrics)
+        found = [metric for metric in UNJUDGED.get(section, ()) if node.get(metric) is not None]
+        return tuple(self._result(node[metric], section, point, metric) for metric in (*metrics, *found))
 
     def _result(self, node: JsonNode, section: str, point: str, metric: str) -> ParityResult:
         candidate, baseline = (_side(node[key], metric) for key in (self.layout.candidate, self.layout.baseline))
@@ -139,6 +159,7 @@ class ModelReader:
             baseline=baseline,
             reason=node["reason"].text() if missing else reason.text() if reason else "",
             gated=metric in GATED[section] if gated is None else gated.flag(),
+            rule=_rule(node),
             stored_ratio=_stored_ratio(node, missing),
         )
         _check(node, result)
@@ -148,7 +169,7 @@ class ModelReader:
 def _side(node: JsonNode, metric: str) -> Side | None:
     if node.is_null:
         return None
-    unit = next(unit for suffix, unit in _UNITS if metric.endswith(suffix))
+    unit = unit_of(metric)
     if node["unit"].text() != unit:
         node["unit"].fail(f"unit of {metric} is {unit!r}, found {node['unit'].text()!r}")
     samples = tuple(element.number() for element in node["samples"].elements())
@@ -156,6 +177,18 @@ def _side(node: JsonNode, metric: str) -> Side | None:
     if not math.isclose(stated, median, rel_tol=_MEDIAN_TOLERANCE):
         node["median"].fail(f"is {stated!r}, but the samples' median is {median!r}")
     return Side(median=stated, samples=samples, unit=unit)
+
+
+def _note(node: JsonNode) -> str:
+    note = node.get("note")
+    return "" if note is None else note.text()
+
+
+def _rule(node: JsonNode) -> str:
+    rule = node.get("rule")
+    if rule is not None and rule.text() not in RULES:
+        rule.fail(f"is no rule that ratios are judged by (known: {', '.join(RULES)})")
+    return "point" if rule is None else rule.text()
 
 
 def _stored_ratio(node: JsonNode, missing: bool) -> float | None:
@@ -168,6 +201,7 @@ def _stored_ratio(node: JsonNode, missing: bool) -> float | None:
 def _check(node: JsonNode, result: ParityResult) -> None:
     try:
         ratio = result.ratio
+        judge(result, 1.0)
     except MeasurementError as error:
         raise node.error(str(error)) from error
     if result.gated and ratio is not None:

@@ -1,4 +1,4 @@
-"""Saved parity records: strict reading of two schemas, writing of our own.
+"""Saved parity records: strict reading of two schemas. Our own is written by `parity_json`.
 
     nuvec-parity-record 1      sides are keyed `nuvec` and `mlx_lm`, versions lie in `environment`
     llmbench-parity-record 1   sides are keyed `candidate` and `baseline`, name and version in the head
@@ -10,13 +10,13 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from pytest_llmbench.json_node import JsonNode, read_json
-from pytest_llmbench.parity import SECTIONS, ParityModel, ParityPoint, ParityResult, Side, model_names
+from pytest_llmbench.parity import SECTIONS, ParityModel, ParityResult, model_names
 from pytest_llmbench.parity_points import MODEL_ID, Layout, ModelReader
 from pytest_llmbench.parity_summary import Summary, summarize
 
@@ -193,80 +193,16 @@ def _model(node: JsonNode, layout: Layout, names: Mapping[str, str], sections: t
         snapshot=None if snapshot.is_null else snapshot.text(),
         status=status,
         reason="" if status == "ok" else node["reason"].text(),
-        points=tuple(point for section in sections for point in reader.points(node[section], section)),
+        points=tuple(
+            point
+            for section in sections
+            if _is_there(node, section, complete=status == "ok")
+            for point in reader.points(node[section], section)
+        ),
+        synthetic=synthetic.flag() if (synthetic := node.get("synthetic")) is not None else False,
     )
 
 
-def to_json(record: ParityRecord) -> dict[str, object]:
-    """The record in our own schema, for `json.dump(…, allow_nan=False)`; ratios unrounded, summary anew.
-
-    Read back it gives equal results. Raises `MeasurementError` for samples that give no ratio.
-    """
-    return {
-        "schema": OUR_SCHEMA,
-        "schema_version": OUR_VERSION,
-        "created": record.created.astimezone(UTC).isoformat(),
-        "candidate": asdict(record.candidate),
-        "baseline": asdict(record.baseline),
-        "environment": dict(record.environment),
-        "settings": dict(record.settings),
-        "sections": list(record.sections),
-        "models": [_model_json(record, model) for model in record.models],
-        "summary": record.summary().to_json(),
-    }
-
-
-def _model_json(record: ParityRecord, model: ParityModel) -> dict[str, object]:
-    head = {"id": model.id, "kind": model.kind, "snapshot": model.snapshot, "status": model.status}
-    points = {
-        section: [(point, _point_json(record, point)) for point in model.points if point.section == section]
-        for section in record.sections
-    }
-    body = {section: _section_json(section, items) for section, items in points.items()}
-    return {**head, **({"reason": model.reason} if model.reason else {}), **body}
-
-
-def _section_json(section: str, items: list[tuple[ParityPoint, dict[str, object]]]) -> object:
-    if section in ("memory", "load"):
-        return {point.name: body for point, body in items}
-    if section == "ttft":
-        return {
-            "legacy": [body for _, body in items if "repeats" in body],
-            "lengths": [body for _, body in items if "repeats" not in body],
-        }
-    return [body for _, body in items]
-
-
-def _point_json(record: ParityRecord, point: ParityPoint) -> dict[str, object]:
-    metrics: dict[str, object] = {result.metric: _result_json(record, result) for result in point.results}
-    if point.section == "concurrency":
-        facts = {"level": int(point.name), "total_tokens": point.total_tokens}
-        return {**facts, **metrics, "matches_solo": point.matches_solo}
-    if point.section == "memory":
-        return {**metrics, "candidate_raw": None if point.raw_memory is None else dict(point.raw_memory)}
-    if point.section == "load" or point.prompt_tokens is None:
-        return metrics
-    if not point.name.startswith("r"):
-        return {"prompt_tokens": int(point.name), **metrics}
-    candidate, baseline = point.prompt_tokens
-    tokens = {"candidate": candidate, "baseline": baseline}
-    return {"repeats": int(point.name.removeprefix("r")), "prompt_tokens": tokens, **metrics}
-
-
-def _result_json(record: ParityRecord, result: ParityResult) -> dict[str, object]:
-    ratio = result.ratio
-    body: dict[str, object] = {
-        "candidate": _side_json(result.candidate),
-        "baseline": _side_json(result.baseline),
-        "ratio": ratio,
-        "gated": result.gated,
-    }
-    if result.gated and ratio is not None:
-        body |= {"gate_pass": ratio >= record.gate, "goal_pass": ratio >= record.goal}
-    return {**body, **({"reason": result.reason} if result.reason else {})}
-
-
-def _side_json(side: Side | None) -> dict[str, object] | None:
-    if side is None:
-        return None
-    return {"median": side.median, "samples": list(side.samples), "unit": side.unit}
+def _is_there(node: JsonNode, section: str, *, complete: bool) -> bool:
+    """A model that wasn't measured to its end may lack sections."""
+    return complete or node.get(section) is not None

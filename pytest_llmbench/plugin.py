@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import collect, hookspec, listing, options, recorder
+from pytest_llmbench import collect, collect_parity, hookspec, listing, options, recorder
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.fixtures import (
     llmbench_accelerator,
+    llmbench_engine,
     llmbench_entry,
     llmbench_gate,
     llmbench_measurement,
@@ -31,12 +32,14 @@ from pytest_llmbench.fixtures import (
     llmbench_server,
     llmbench_target,
 )
+from pytest_llmbench.fixtures_parity import llmbench_point, llmbench_section
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
 from pytest_llmbench.session import BENCH, Bench, bench_of
 
 __all__ = [
     "llmbench_accelerator",
+    "llmbench_engine",
     "llmbench_entry",
     "llmbench_gate",
     "llmbench_measurement",
@@ -44,8 +47,10 @@ __all__ = [
     "llmbench_options",
     "llmbench_out",
     "llmbench_parity",
+    "llmbench_point",
     "llmbench_prompt",
     "llmbench_record",
+    "llmbench_section",
     "llmbench_server",
     "llmbench_target",
 ]
@@ -88,6 +93,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     bench = bench_of(parent.config)
+    if bench.is_plan_file(file_path):
+        return collect_parity.ParityFile.from_parent(parent, path=file_path)
     if bench.is_matrix_file(file_path):
         return collect.MatrixFile.from_parent(parent, path=file_path)
     if bench.is_record_file(file_path):
@@ -97,10 +104,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
-        collect.parametrize(metafunc)
+        if "llmbench_section" in metafunc.fixturenames:
+            collect_parity.parametrize(metafunc)
+        else:
+            collect.parametrize(metafunc)
     except UsageError as error:
-        # Within a matrix file its own collector says it; for a user's module this is the place.
-        if metafunc.definition.getparent(collect.MatrixFile) is not None:
+        # Within a file of ours its own collector says it; for a user's module this is the place.
+        if metafunc.definition.getparent(collect.SuiteFile) is not None:
             raise
         pytest.fail(str(error), pytrace=False)
 
@@ -112,6 +122,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     collect.group_by_entry(bench_of(config), items)
+    collect_parity.group_by_section(items)
     try:
         recorder.resume(bench_of(config), items)
     except UsageError as error:
@@ -121,7 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     bench = bench_of(session.config)
-    benchmarks = [item for item in session.items if collect.entry_of(item) or collect.parity_of(item)]
+    benchmarks = [item for item in session.items if collect.is_benchmark(item)]
     if not _is_worker(session.config) and not bench.options.list:
         _begin(session, bool(benchmarks))
     with _progress(session.config, bool(benchmarks)) as bench.progress:
@@ -156,7 +167,8 @@ def pytest_runtest_makereport(
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     from pytest_llmbench import terminal_summary
 
-    terminal_summary.write(terminalreporter, bench_of(config), config.stash[RECORDER].results.values())
+    found = config.stash[RECORDER]
+    terminal_summary.write(terminalreporter, bench_of(config), found.results.values(), found.parity_records)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -173,6 +185,7 @@ def _runs_benchmarks(config: pytest.Config) -> bool:
     named = [(config.invocation_params.dir / a.partition("::")[0]).resolve() for a in config.args]
     return any(
         bench.is_matrix_file(path)
+        or bench.is_plan_file(path)
         or any(path == root or path in root.parents or root in path.parents for root in roots)
         for path in named
     )

@@ -94,8 +94,11 @@ class ServerProcess:
         secrets: Collection[str] = (),
         grace_s: float = 10.0,
         cwd: Path | None = None,
+        stdio: tuple[int, int] | None = None,
     ) -> Self:
         """Spawn `command` in its own process group, stdin empty, output appended to `log_path` (made, mode 0600).
+
+        `stdio`: descriptors for its stdin and stdout instead; the log then gets stderr alone. The caller closes them.
 
         `env` is added to this process's environment. Hidden from every text are `secrets`, the values behind flags
         such as --api-key, and variables with a secret's name. `grace_s` lies between TERM and KILL.
@@ -106,7 +109,7 @@ class ServerProcess:
         hidden |= environment_secrets(full_env, shortest=_SHORTEST_INHERITED)
         command_line = hide_command(command, hidden)
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        supervisor = Supervisor(command, env=full_env, cwd=cwd, log_path=log_path, grace_s=grace_s)
+        supervisor = Supervisor(command, env=full_env, cwd=cwd, log_path=log_path, grace_s=grace_s, stdio=stdio)
         try:
             supervisor.launch()
         except OSError as error:
@@ -124,6 +127,11 @@ class ServerProcess:
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or None while the server runs. Doesn't block."""
         return self._supervisor.poll()
+
+    def wait_exit(self, timeout_s: float) -> int | None:
+        """As `poll`, but waits up to `timeout_s` for the end."""
+        self._supervisor.wait_exit(timeout_s)
+        return self.poll()
 
     def check_alive(self, *, within_s: float = 0.0) -> None:
         """ServerCrashed, with command, exit code and last output, where the server has ended or does so `within_s`."""

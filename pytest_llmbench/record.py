@@ -54,7 +54,10 @@ _ENTRY_FIELDS = ("id", "backend", "model_id", "model", "name", "group", "fmt", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One finished test. `reason`: why it failed, was skipped, or couldn't be measured."""
+    """One finished test. `reason`: why it failed, was skipped, or couldn't be measured.
+
+    `parity`: a whole section of a live parity run, with the first of its tests.
+    """
 
     nodeid: str
     outcome: Outcome
@@ -66,6 +69,7 @@ class Result:
     measurement: Mapping[str, Any] | None = None
     verdicts: Sequence[Mapping[str, Any]] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    parity: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,10 +12,12 @@ import pytest
 from pytest_llmbench import collect
 from pytest_llmbench.errors import BenchError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
-from pytest_llmbench.session import Bench
+from pytest_llmbench.session import Bench, bench_of
 
 if TYPE_CHECKING:
     from pytest_llmbench.journal import Journal
+    from pytest_llmbench.parity_record import ParityRecord
+    from pytest_llmbench.parity_writer import ParityWriter
     from pytest_llmbench.record import Outcome, Result
 
 ATTRIBUTE = "llmbench_record"
@@ -31,16 +33,16 @@ class ResumedFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
 
 def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Put what the test measured on its report, which xdist carries to the controller as JSON."""
-    if collect.entry_of(item) is None and collect.parity_of(item) is None:
-        return
-    if report.when != "call" and report.passed:
-        return  # says nothing new, and each report travels with its facts
+    benchmark = collect.is_benchmark(item)
     if call.excinfo is not None:
         # An error is what couldn't be measured, a failure what was measured and is worse, in whatever phase.
-        if isinstance(call.excinfo.value, CouldNotMeasure | BenchError) and report.when == "call":
+        unmeasured = CouldNotMeasure | BenchError if benchmark else CouldNotMeasure
+        if isinstance(call.excinfo.value, unmeasured) and report.when == "call":
             report.when = "setup"
         elif isinstance(call.excinfo.value, ResumedFailure):
             report.when = "call"
+    if not benchmark or (report.when != "call" and report.passed):
+        return  # says nothing new, and each report travels with its facts
     setattr(report, ATTRIBUTE, _facts(item))
     # junit takes them from the teardown's report, which is made from the item's.
     if report.when != "teardown":
@@ -50,19 +52,31 @@ def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
 def _facts(item: pytest.Item) -> dict[str, Any]:
     from pytest_llmbench.record import entry_json, measurement_json, verdict_json
 
-    entry, parity = collect.entry_of(item), collect.parity_of(item)
+    entry = collect.entry_of(item)
     measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
     recorded = item.stash.get(EXTRA, {})
-    extra = dict(recorded)
-    if parity is not None:
-        extra |= {"model_id": parity.model, "section": parity.section, "point": parity.point, "metric": parity.metric}
     return {
         "entry": entry_json(entry) if entry is not None else None,
         "prompt": collect.prompt_of(item),
         "measurement": measurement_json(measurement) if measurement is not None else None,
         "verdicts": [verdict_json(v) for v in item.stash.get(VERDICTS, [])],
-        "extra": extra,
+        "extra": dict(recorded) | collect.parity_facts(item),
+        "parity": _section_facts(item),
     }
+
+
+def _section_facts(item: pytest.Item) -> dict[str, Any] | None:
+    """A measured section of a parity plan, with the first of its tests that is done."""
+    measured = getattr(item, "funcargs", {}).get("llmbench_section")
+    if measured is None:
+        return None
+    from pytest_llmbench.parity_writer import section_facts
+
+    reported = bench_of(item.config).plans.reported
+    if measured.planned in reported:
+        return None
+    reported.add(measured.planned)
+    return section_facts(measured)
 
 
 def _properties(facts: Mapping[str, Any]) -> list[tuple[str, str | float]]:
@@ -87,6 +101,7 @@ class ResultRecorder:
         self._journal: Journal | None = None
         self._head: dict[str, Any] | None = None
         self._setup_s: dict[str, float] = {}
+        self._parity: ParityWriter | None = None
         self.results: dict[str, Result] = {}
 
     @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
@@ -122,9 +137,16 @@ class ResultRecorder:
             return
         try:
             self._open_journal().write(result)
+            self._write_parity(result)
         except OSError as error:
             place = self._bench.options.out
             pytest.exit(f"llmbench: {place}: can't be written to any more ({error.strerror}); stopped", returncode=3)
+
+    def _write_parity(self, result: Result) -> None:
+        if result.parity is None:
+            return
+        assert self._parity is not None
+        self._parity.add(result.parity)
 
     def _open_journal(self) -> Journal:
         from pytest_llmbench import journal
@@ -135,10 +157,27 @@ class ResultRecorder:
             if resumed is None:
                 _set_aside(out / journal.NAME)
             self._journal = journal.Journal(out / journal.NAME, **self._head_facts())
+            self._parity = self._begin_parity(out)
             if resumed is not None and resumed.resolve() != out.resolve():
                 for result in self._bench.resumed.values():
                     self._journal.write(result)
         return self._journal
+
+    def _begin_parity(self, out: Path) -> ParityWriter:
+        """A writer that knows the sections of the resumed run."""
+        from pytest_llmbench.parity_writer import ParityWriter
+
+        head = self._head_facts()
+        writer = ParityWriter(out, created=head["created"], environment=head["environment"])
+        for result in self._bench.resumed.values():
+            if result.parity is not None:
+                writer.add(result.parity)
+        return writer
+
+    @property
+    def parity_records(self) -> Mapping[Path, ParityRecord]:
+        """The parity records written so far."""
+        return {} if self._parity is None else self._parity.records
 
     def _head_facts(self) -> dict[str, Any]:
         """Environment and options, looked up at the first result and not before."""
@@ -268,7 +307,7 @@ def fail_again(bench: Bench, item: pytest.Item) -> None:
         raise ResumedFailure(f"{RESUMED}{earlier.reason}", pytrace=False)
 
 
-MEASURED_WITH = ("runs", "warmup", "max_tokens", "prompts", "think", "gate")
+MEASURED_WITH = ("runs", "warmup", "max_tokens", "prompts", "think", "gate", "tier", "verdict")
 """Options that two parts of one run have to share."""
 
 

@@ -77,12 +77,12 @@ class Sample:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
-    token_source: Literal["usage", "tokenizer"] | None = None
+    token_source: Literal["usage", "tokenizer", "engine"] | None = None
     thinking_tokens: int | None = None
     visible_tokens: int | None = None
     first_delta_tokens: int = 1
     silent_tokens: int = 0
-    first_delta_source: Literal["tokenizer", "assumed"] = "assumed"
+    first_delta_source: Literal["tokenizer", "engine", "assumed"] = "assumed"
     timings: ServerTimings = ServerTimings()
     answered_by: str | None = None
     invalid: str | None = None

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.measure import Measurement, Meter
     from pytest_llmbench.parity_record import ParityRecord
     from pytest_llmbench.record import Result
+    from pytest_llmbench.session_plans import Plans
 
 YAML_SUFFIXES = (".yaml", ".yml")
 HEAD_CHARACTERS = 65536
 # At the start of a line, or in a flow mapping (JSON is YAML).
 MATRIX_KEY = re.compile(r"""(?:^|[{,]\s*)["']?(?:tests|custom_prompts|settings|defaults)["']?[ \t]*:""", re.MULTILINE)
+# A plan's first word, or a key at the start of a line.
+PLAN_KEY = re.compile(r"""(?:\A\s*\{\s*|^)["']?parity["']?[ \t]*:""", re.MULTILINE)
 HEAD_BYTES = 4096
 MeasurementKey = tuple["MatrixEntry", str]
 
@@ -56,6 +59,13 @@ class Bench:
         return backends
 
     @cached_property
+    def plans(self) -> Plans:
+        """The parity plans of this session."""
+        from pytest_llmbench.session_plans import Plans
+
+        return Plans(self)
+
+    @cached_property
     def named_paths(self) -> frozenset[Path]:
         """Files and folders on the command line, and those of the ini value `llmbench_records`."""
         here = self.config.invocation_params.dir
@@ -75,9 +85,16 @@ class Bench:
         if path.suffix not in YAML_SUFFIXES:
             return False
         path = path.resolve()
-        if any(root == path or root in path.parents for root in self.matrix_roots):
-            return True
-        return path in self.named_paths and _reads_like_matrix(path)
+        below = any(root == path or root in path.parents for root in self.matrix_roots)
+        return (below or (path in self.named_paths and _reads_like_matrix(path))) and not _says_plan(path)
+
+    def is_plan_file(self, path: Path) -> bool:
+        """A parity plan that was named, or whose folder was: a run takes hours, so none is run by the way."""
+        if path.suffix not in YAML_SUFFIXES:
+            return False
+        real = path.resolve()
+        named = real in self.named_paths or real.parent in self.named_paths or real in self.matrix_roots
+        return named and _says_plan(real)
 
     def is_record_file(self, path: Path) -> bool:
         """A JSON file that was named, or a record whose folder was: old records aren't replayed by the way."""
@@ -116,7 +133,7 @@ class Bench:
             if not root.exists():
                 raise UsageError(f"{root}: no such matrix file or folder; correct --llmbench-matrix or llmbench_matrix")
             found = sorted(p for p in root.rglob("*") if p.suffix in YAML_SUFFIXES) if root.is_dir() else [root]
-            files.extend(found)
+            files.extend(path for path in found if not _says_plan(path))
         if not files:
             raise UsageError(
                 "no matrix to run over: name a file with --llmbench-matrix or the ini value llmbench_matrix"
@@ -212,12 +229,24 @@ def _refuse_same_ids(matrices: Iterable[Matrix]) -> None:
 def _reads_like_matrix(path: Path) -> bool:
     """Whether the file has a key that only a matrix has; a file without any content is an empty matrix."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            head = file.read(HEAD_CHARACTERS)
+        head = _head(path)
     except OSError:
         return True
     content = re.sub(r"#.*", "", head).strip()
     return not content or MATRIX_KEY.search(head) is not None
+
+
+def _says_plan(path: Path) -> bool:
+    """Whether the file has the key that makes it a parity plan."""
+    try:
+        return PLAN_KEY.search(re.sub(r"#.*", "", _head(path))) is not None
+    except OSError:
+        return False
+
+
+def _head(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return file.read(HEAD_CHARACTERS)
 
 
 BENCH = pytest.StashKey[Bench]()

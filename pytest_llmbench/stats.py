@@ -12,6 +12,8 @@ from pytest_llmbench.errors import MeasurementError
 
 P95_MIN_N: Final = 20
 P99_MIN_N: Final = 100
+MEDIAN_BOUNDS_MIN_N: Final = 5
+"""With fewer values no two of them bound the median at 95 % a side: (1/2)**4 is more than 0.05."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,32 @@ def median(values: Sequence[float]) -> float:
     """
     _require_finite(values, "median")
     return statistics.median(values)
+
+
+def median_bounds(values: Sequence[float]) -> tuple[float, float] | None:
+    """A lower and an upper bound of the distribution's median, each one-sided at 95 %; together at 90 %.
+
+    Of n values in order, the k-th from below and the k-th from above, k being the greatest number with
+    P(Bin(n, 1/2) <= k - 1) <= 0.05. This is the sign test turned round: it holds for whatever distribution the values
+    have, if they are independent (W. R. Thompson, "On confidence ranges for the median", Annals of Mathematical
+    Statistics 7, 1936). None with fewer than `MEDIAN_BOUNDS_MIN_N` values.
+    Raises `MeasurementError` for a value that isn't finite.
+    """
+    rank = _bound_rank(len(values))
+    if rank == 0:
+        return None
+    _require_finite(values, "bounds of the median")
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def _bound_rank(n: int) -> int:
+    """k for `median_bounds`, in whole numbers: 20 times the tail against 2**n; 0 where there is none."""
+    rank, tail = 0, 1
+    while 20 * tail <= 2**n:
+        rank += 1
+        tail += math.comb(n, rank)
+    return rank
 
 
 def geomean(values: Sequence[float]) -> GeometricMean:

@@ -6,14 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.session import bench_of
+
 if TYPE_CHECKING:
     from pytest_llmbench.fixtures import GateKeeper
     from pytest_llmbench.options import Options
     from pytest_llmbench.parity import ParityResult
 
 
-def test_parity(llmbench_parity: ParityResult, llmbench_gate: GateKeeper, llmbench_options: Options) -> None:
+def test_parity(
+    llmbench_parity: ParityResult,
+    llmbench_gate: GateKeeper,
+    llmbench_options: Options,
+    request: pytest.FixtureRequest,
+) -> None:
     """The candidate's median is at least `gate` times as good as the baseline's, unrounded."""
     if llmbench_parity.baseline is None:
         pytest.skip(llmbench_parity.reason or "the record gives no ratio and no reason")
-    llmbench_gate.check_parity(llmbench_parity, llmbench_options.gate)
+    record = bench_of(request.config).record(request.node.path)
+    names = (record.candidate_name, record.baseline_name)
+    llmbench_gate.check_parity(llmbench_parity, llmbench_options.gate, names=names)

@@ -2,7 +2,9 @@
 
 Run by path (`python -I -S supervise.py`), standard library only, in a session of its own. Protocol, JSON lines:
 
-    stdin   {"argv": […], "env": {…}, "cwd": str | null, "log": path, "grace_s": float, "parent": pid}
+    stdin   {"argv": […], "env": {…}, "cwd": str | null, "log": path, "grace_s": float, "parent": pid,
+             "stdin": int, "stdout": int}                 the last two only for a server that is talked to through
+                                                          pipes: descriptors that the supervisor inherited
             then "stop", or end of file when pytest has ended by whatever means
     stdout  {"pid": int, "guard": int, "spawned_ns": int}     monotonic clock, just before fork and exec
             {"exit": int}                                     negative: the signal that ended the server
@@ -142,19 +144,22 @@ def _read_line(fd: int) -> tuple[bytes, bytes]:
 
 def _spawn(spec: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
     log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    pipes = [spec[name] for name in ("stdin", "stdout") if name in spec]
     try:
         spawned_ns = time.monotonic_ns()
         server = subprocess.Popen(
             spec["argv"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdin=spec.get("stdin", subprocess.DEVNULL),
+            stdout=spec.get("stdout", log),
             stderr=log,
             env=spec["env"],
             cwd=spec["cwd"],
             process_group=0,
         )
     finally:
-        os.close(log)
+        # The pipes are the server's alone: their other ends must see its end.
+        for fd in (log, *pipes):
+            os.close(fd)
     return server, spawned_ns
 
 

@@ -22,10 +22,20 @@ _STOP_MARGIN_S = 15.0
 
 
 class Supervisor:
-    """A supervisor child and the server below it. `launch` before anything else."""
+    """A supervisor child and the server below it. `launch` before anything else.
+
+    `stdio`: open descriptors that become the server's stdin and stdout; without it stdin is empty, stdout the log.
+    """
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, log_path: Path, grace_s: float
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None,
+        log_path: Path,
+        grace_s: float,
+        stdio: tuple[int, int] | None = None,
     ) -> None:
         self.pid = 0
         self.spawned_ns = 0
@@ -34,6 +44,7 @@ class Supervisor:
         self._guard = 0
         self._grace_s = grace_s
         self._log_path = log_path
+        self._stdio = stdio or ()
         self._spec = {
             "argv": [os.fspath(part) for part in command],
             "env": dict(env),
@@ -41,6 +52,7 @@ class Supervisor:
             "log": str(log_path),
             "grace_s": grace_s,
             "parent": os.getpid(),
+            **dict(zip(("stdin", "stdout"), self._stdio, strict=False)),
         }
         self._lock = threading.Lock()
         self._buffer = b""
@@ -111,6 +123,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=self._stdio,
             )
         finally:
             os.close(log)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import units
+from pytest_llmbench.errors import Unavailable
+from pytest_llmbench.verdict import Outcome, ratio_text
 
 if TYPE_CHECKING:
     from pytest_llmbench.matrix import MatrixEntry
+    from pytest_llmbench.parity_plan import ParityPlan, ParityPlanModel
     from pytest_llmbench.record import Result
     from pytest_llmbench.session import Bench
 
@@ -48,6 +51,26 @@ def suspicion_lines(results: Iterable[Result]) -> list[str]:
     ]
 
 
+def inconclusive_lines(results: Iterable[Result]) -> list[str]:
+    """How many verdicts their intervals left open, and which."""
+    lines = [
+        f"{result.nodeid}: {found['metric']} {_open_verdict(found)}"
+        for result in results
+        for found in result.verdicts
+        if found["outcome"] == Outcome.INCONCLUSIVE
+    ]
+    return [f"{len(lines)} decided by the ratio: no interval lay on one side of the gate", *lines] if lines else []
+
+
+def _open_verdict(found: Mapping[str, Any]) -> str:
+    gate = found["gate"]
+    text = f"ratio {ratio_text(found['ratio'], gate)}"
+    if found["interval"] is not None:
+        low, high = (ratio_text(bound, gate) for bound in found["interval"])
+        text += f" (interval {low} to {high})"
+    return f"{text}, gate {gate:g}, n = {found['n']}: {'passed' if found['ratio'] >= gate else 'failed'}"
+
+
 def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row:
     figures = measurement["metrics"]
 
@@ -69,10 +92,13 @@ def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row
     )
 
 
-def readiness(bench: Bench, entries: Iterable[MatrixEntry]) -> list[str]:
-    """The readiness table, and how many of the entries could run."""
+def readiness(
+    bench: Bench, entries: Iterable[MatrixEntry], models: Iterable[tuple[ParityPlan, ParityPlanModel]] = ()
+) -> list[str]:
+    """The readiness table of matrix entries and of parity plans' models, and how many of them could run."""
     head = ("id", "backend", "model", "quant", "kv", "ready", "why not, and the fix")
     rows = [_readiness_row(bench, entry) for entry in entries]
+    rows += [_plan_row(bench, plan, model) for plan, model in models]
     ready = sum(row[5] == "yes" for row in rows)
     return [*table(head, rows), "", f"{ready}/{len(rows)} ready"]
 
@@ -85,3 +111,18 @@ def _readiness_row(bench: Bench, entry: MatrixEntry) -> Row:
     elif error is not None:
         state, why = "no", str(error) + (f" (needs: {entry.prereq})" if entry.prereq else "")
     return (entry.id, entry.backend, entry.model_id, entry.quant or units.MISSING, entry.kv_cache, state, why)
+
+
+def _plan_row(bench: Bench, plan: ParityPlan, model: ParityPlanModel) -> Row:
+    sides = f"{plan.candidate} vs {plan.baseline}"
+    return (model.name, sides, model.id, model.quant or units.MISSING, units.MISSING, *_plan_state(bench, plan, model))
+
+
+def _plan_state(bench: Bench, plan: ParityPlan, model: ParityPlanModel) -> tuple[str, str]:
+    if not model.enabled:
+        return "off", f"disabled: {model.reason}"
+    try:
+        checkpoint = bench.plans.checkpoint(plan, model)
+    except Unavailable as error:
+        return "no", str(error)
+    return "yes", f"with random weights: {checkpoint.path}" if checkpoint.synthetic else ""

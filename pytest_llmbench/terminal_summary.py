@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import terminal
@@ -10,28 +11,42 @@ from pytest_llmbench import terminal
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_llmbench.parity_record import ParityRecord
     from pytest_llmbench.record import Result
     from pytest_llmbench.session import Bench
 
 
-def write(reporter: pytest.TerminalReporter, bench: Bench, results: Iterable[Result]) -> None:
-    """A table for each prompt, what is suspect, each replayed record's summary, and where the artefacts are."""
+def write(
+    reporter: pytest.TerminalReporter,
+    bench: Bench,
+    results: Iterable[Result],
+    written: Mapping[Path, ParityRecord],
+) -> None:
+    """A table for each prompt, what is suspect or inconclusive, each record's summary, and the artefacts.
+
+    `written` are the parity records of this run.
+    """
     results = list(results)
     for prompt, lines in terminal.results_by_prompt(results).items():
         _section(reporter, f"llmbench: {prompt}", lines)
     suspect = terminal.suspicion_lines(results)
     if suspect:
         _section(reporter, "llmbench: suspect figures", suspect)
-    _write_records(reporter, bench, results)
+    inconclusive = terminal.inconclusive_lines(results)
+    if inconclusive:
+        _section(reporter, "llmbench: inconclusive", inconclusive)
+    _write_records(reporter, bench, results, written)
     for warning in bench.warnings:
         reporter.write_line(f"llmbench: warning: {warning}", yellow=True)
     if bench.options.out is not None and results:
-        reporter.write_line(f"llmbench: wrote {bench.options.out / 'run.json'}")
+        files = [bench.options.out / "run.json", *written]
+        reporter.write_line(f"llmbench: wrote {', '.join(map(str, files))}")
 
 
-def _write_records(reporter: pytest.TerminalReporter, bench: Bench, results: list[Result]) -> None:
-    from_records = any("section" in result.extra for result in results)
-    if not from_records:
+def _write_records(
+    reporter: pytest.TerminalReporter, bench: Bench, results: list[Result], written: Mapping[Path, ParityRecord]
+) -> None:
+    if not any("section" in result.extra for result in results):
         return
     from pytest_llmbench.parity_summary import summary_lines
 
@@ -40,6 +55,8 @@ def _write_records(reporter: pytest.TerminalReporter, bench: Bench, results: lis
     goal = options.goal if "goal" in options.said else None
     for record in bench.records:
         _section(reporter, f"llmbench: {record.path.name}", summary_lines(record.summary(gate=gate, goal=goal)))
+    for path, record in written.items():
+        _section(reporter, f"llmbench: {path.name}", summary_lines(record.summary(gate=gate, goal=goal)))
 
 
 def _section(reporter: pytest.TerminalReporter, title: str, lines: Iterable[str]) -> None:

@@ -6,8 +6,8 @@ A ratio is turned so that more than 1 is always better for the candidate. Gates 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -28,11 +28,16 @@ _DIRECTIONS: Final[tuple[tuple[str, Direction], ...]] = (
 
 
 class Outcome(StrEnum):
-    """What a gate says."""
+    """What a gate says.
+
+    INCONCLUSIVE: out of rounds with the gate still inside of the interval; the ratio decided. UNDECIDED: the same with
+    rounds left; it asks for one more and is no result, so no record holds it.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +45,9 @@ class Verdict:
     """One gate applied to one metric.
 
     `value` and `reference` are the candidate's and the baseline's medians in the metric's unit; `interval`
-    bounds the ratio; `n` counts samples of the side that has fewer. With an absolute gate (`rule` at_least or
-    at_most) `reference`, `ratio` and `interval` are None and `gate` is in the metric's unit.
+    bounds the median ratio of a pair, each bound at 95 % one-sided; `n` counts samples of the side that has fewer. With
+    an absolute gate (`rule` at_least or at_most) `reference`, `ratio` and `interval` are None and `gate` is in the
+    metric's unit.
     """
 
     outcome: Outcome
@@ -57,8 +63,14 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True only for `Outcome.PASSED`."""
+        """Whether the gate is kept; an inconclusive verdict goes by its ratio, an undecided one is never kept."""
+        if self.outcome is Outcome.INCONCLUSIVE:
+            return self._ratio_passes
         return self.outcome is Outcome.PASSED
+
+    @property
+    def _ratio_passes(self) -> bool:
+        return self.ratio is not None and self.ratio >= self.gate
 
     def message(self, *, candidate: str = "candidate", baseline: str = "baseline") -> str:
         """One line: metric, both values with units, ratio, interval, gate, n, reason."""
@@ -134,6 +146,41 @@ def point(candidate_samples: Sequence[float], baseline_samples: Sequence[float],
     )
 
 
+def interval(candidate: Sequence[float], baseline: Sequence[float], metric: str, gate: float, *, limit: int) -> Verdict:
+    """Passed or failed once the whole interval of the median pair ratio is at or above, or below, `gate`.
+
+    Samples with the same index are a pair: one round. The bounds are `stats.median_bounds` of the pairs' ratios; before
+    the fifth round there are none. Otherwise the verdict is undecided while there are fewer rounds than `limit`, then
+    inconclusive, which `Verdict.passed` settles by the ratio of the two medians:
+
+        measure_a_round()
+        while not decided([verdict := interval(candidate, baseline, "tok_s", 0.98, limit=16)]):
+            measure_a_round()
+
+    To judge rounds that end before their limit, give their number as the limit. 95 % hold for one look; what looking
+    after each round makes of them is measured by ci/verdict_rates (docs/verdicts.md).
+    Raises as `point`, and `MeasurementError` for sides of unequal length, `UsageError` for a limit below 1.
+    """
+    if limit < 1:
+        raise UsageError(f"{metric}: a limit of {limit} rounds; give at least 1")
+    if len(candidate) != len(baseline):
+        raise MeasurementError(
+            f"{metric}: {len(candidate)} samples against {len(baseline)} make no pairs; "
+            "drop the round that one side missed"
+        )
+    found = point(candidate, baseline, metric, gate)
+    ratios = [r for pair in zip(candidate, baseline, strict=True) if (r := ratio(metric, *pair)) is not None]
+    bounds = stats.median_bounds(ratios)
+    outcome = _interval_outcome(bounds, gate, last=found.n >= limit)
+    found = replace(found, outcome=outcome, interval=bounds)
+    return replace(found, reason=_interval_reason(found, limit))
+
+
+def decided(verdicts: Iterable[Verdict]) -> bool:
+    """Whether no further round is called for: none of the verdicts on what the rounds measure is undecided."""
+    return all(verdict.outcome is not Outcome.UNDECIDED for verdict in verdicts)
+
+
 def threshold(metric: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Verdict:
     """Compare one value with an absolute gate in the metric's own unit: exactly one of `at_least`, `at_most`.
 
@@ -177,6 +224,26 @@ def _absolute(metric: str, value: float, gate: float, rule: Rule, passed: bool) 
 
 def _outcome(passed: bool) -> Outcome:
     return Outcome.PASSED if passed else Outcome.FAILED
+
+
+def _interval_outcome(bounds: tuple[float, float] | None, gate: float, *, last: bool) -> Outcome:
+    if bounds is not None and bounds[0] >= gate:
+        return Outcome.PASSED
+    if bounds is not None and bounds[1] < gate:
+        return Outcome.FAILED
+    return Outcome.INCONCLUSIVE if last else Outcome.UNDECIDED
+
+
+def _interval_reason(found: Verdict, limit: int) -> str:
+    if found.outcome is Outcome.UNDECIDED:
+        return f"undecided after {found.n} of at most {limit} rounds"
+    by_ratio = _outcome(found._ratio_passes)
+    if found.outcome is not Outcome.INCONCLUSIVE:
+        return "" if found.outcome is by_ratio else "the interval of the pairs decides, not the ratio of the medians"
+    why = f"too few rounds for an interval, which takes {stats.MEDIAN_BOUNDS_MIN_N}"
+    if found.interval is not None:
+        why = "out of rounds with the gate inside of the interval"
+    return f"{why}: {by_ratio} by the ratio"
 
 
 def _require_gate(metric: str, gate: float) -> None:

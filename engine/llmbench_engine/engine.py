@@ -135,6 +135,19 @@ class Engine:
         self._hold_wired(self._wired and self.pending > 0)
         return cancelled
 
+    def reusable(self, ids: Ordered[int]) -> int:
+        """Tokens of the prompt `ids` that kept caches spare it; 0 without `prefix_reuse`."""
+        return self._opened().scheduler.reusable(start(0, Request(prompt=tuple(ids)), frozenset()))
+
+    @property
+    def model(self) -> Model:
+        """The loaded model. Another engine can be made of it, with other parameters and the same weights in memory."""
+        return self._opened().model
+
+    @property
+    def closed(self) -> bool:
+        return self._runner is None
+
     @property
     def pending(self) -> int:
         """Submitted requests that haven't ended."""

@@ -1,4 +1,4 @@
-"""What the models have in common: norm, gated activations, attention, dense and sparse feed-forward blocks.
+"""What the models have in common: norm, gated activations, attention, feed-forward blocks.
 
 Plain functions and small objects over `mlx.core`: the graph is built anew for each token, so that each call that isn't
 made is time that the accelerator doesn't wait.
@@ -15,13 +15,10 @@ import mlx.core as mx
 from llmbench_engine.cache import Cache
 from llmbench_engine.kv_cache import KeyValues, LayerCache, WindowKeyValues
 from llmbench_engine.rope import Rope
-from llmbench_engine.weights import Experts, Linear, Projection
+from llmbench_engine.weights import Linear, Projection
 
 Mask = mx.array | str | None
 Block = Callable[[mx.array], mx.array]
-
-SORT_FROM = 64
-"""From this many (row, expert) pairs on, sorting them by expert pays for itself."""
 
 
 @partial(mx.compile, shapeless=True)
@@ -99,54 +96,6 @@ class FeedForward:
     def __call__(self, x: mx.array) -> mx.array:
         gate, up = mx.split(self.gate_up(x), 2, axis=-1)
         return self.down(self.activation(gate, up))
-
-
-class SparseFeedForward:
-    """The experts' part of a mixture: each row goes through its chosen experts.
-
-    x [rows, width], experts [rows, k], result [rows, k, width] (not weighted yet).
-    """
-
-    __slots__ = ("_rows", "activation", "down", "gate_up")
-
-    def __init__(self, *, gate_up: Experts, down: Experts, activation: Callable[..., mx.array] = swiglu) -> None:
-        self.gate_up, self.down, self.activation = gate_up, down, activation
-        self._rows: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
-
-    def __call__(self, x: mx.array, experts: mx.array) -> mx.array:
-        rows, chosen = experts.shape
-        if rows * chosen >= SORT_FROM:
-            return self._sorted(x, experts)
-        outer, inner = self.indices(rows, chosen)
-        y = self.gate_up(x[:, None], outer, experts)
-        gate, up = mx.split(y, 2, axis=-1)
-        y = self.activation(gate, up).reshape(rows * chosen, 1, -1)
-        return self.down(y, inner, experts).squeeze(-2)
-
-    def indices(self, rows: int, chosen: int) -> tuple[mx.array, mx.array]:
-        """Which row of the input each pair takes; made once, else each call would make them anew."""
-        found = self._rows.get((rows, chosen))
-        if found is None:
-            inner = mx.arange(rows * chosen, dtype=mx.uint32).reshape(rows, chosen)
-            found = self._rows[rows, chosen] = (inner // chosen, inner)
-        return found
-
-    def _sorted(self, x: mx.array, experts: mx.array) -> mx.array:
-        """Pairs in order of their expert, so that each expert's weights are read once."""
-        rows, chosen = experts.shape
-        flat = experts.flatten()
-        order = mx.argsort(flat)
-        back = mx.argsort(order)
-        flat = flat[order]
-        y = self.gate_up(x[order // chosen][:, None], None, flat, ordered=True)
-        gate, up = mx.split(y, 2, axis=-1)
-        y = self.down(self.activation(gate, up), None, flat, ordered=True)
-        return y[back].reshape(rows, chosen, -1)
-
-
-def top_k(scores: mx.array, k: int) -> mx.array:
-    """Indices of the k largest of the last axis, in no particular order."""
-    return mx.argpartition(scores, kth=-k, axis=-1)[..., -k:]
 
 
 def full_mask(cache: Cache, layer: KeyValues, tokens: int) -> Mask:

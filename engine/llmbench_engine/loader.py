@@ -10,25 +10,9 @@ from typing import Any
 import mlx.core as mx
 
 from llmbench_engine.config import Config, QuantizationTable, read_config
-from llmbench_engine.errors import CheckpointError
+from llmbench_engine.models import module_for
 from llmbench_engine.transformer import Model
 from llmbench_engine.weights import Weights, read_arrays
-
-MODULES = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3_moe",
-    "gpt_oss": "gpt_oss",
-    "qwen3_5": "qwen3_5",
-    "qwen3_5_text": "qwen3_5",
-    "qwen3_5_moe": "qwen3_5_moe",
-    "qwen3_5_moe_text": "qwen3_5_moe",
-    "gemma4": "gemma4",
-    "gemma4_text": "gemma4_text",
-    "gemma4_unified": "gemma4",
-}
-"""The module of `llmbench_engine.models` for each `model_type`."""
 
 
 def load_model(folder: Path) -> Model:
@@ -41,7 +25,15 @@ def build_model(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folde
     kept = text_weights(values, arrays, folder)
     # Else the parts of a fused weight would stay beside it until everything is loaded.
     del arrays
-    return assemble(values, kept, folder)
+    model, reading = assemble(values, kept, folder)
+    mx.eval(reading)
+    return model
+
+
+def begin_model(folder: Path) -> tuple[Model, list[mx.array]]:
+    """`load_model`, and those of its arrays that are still being read: keep them, and evaluate them in the end."""
+    values = read_config(folder)
+    return assemble(values, text_weights(values, read_arrays(folder), folder), folder)
 
 
 def text_weights(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folder: Path) -> dict[str, mx.array]:
@@ -54,22 +46,20 @@ def text_weights(values: Mapping[str, Any], arrays: Mapping[str, mx.array], fold
     return _without_computed(arrays, tied)
 
 
-def assemble(values: Mapping[str, Any], arrays: dict[str, mx.array], folder: Path) -> Model:
-    """The model from what `text_weights` gave, which is emptied so that each weight can go once it is fused."""
+def assemble(values: Mapping[str, Any], arrays: dict[str, mx.array], folder: Path) -> tuple[Model, list[mx.array]]:
+    """As `begin_model`, from what `text_weights` gave, which is emptied so that parts can go once they are fused."""
     weights = Weights(arrays, QuantizationTable(values, folder / "config.json"), folder)
     arrays.clear()
-    model: Model = _module(values, folder).build(Config(values, folder / "config.json"), weights)
-    weights.finish()
-    weights.materialize()
-    return model
+    try:
+        model: Model = _module(values, folder).build(Config(values, folder / "config.json"), weights)
+        weights.finish()
+    finally:
+        weights.wait()
+    return model, weights.begin_rest()
 
 
 def _module(values: Mapping[str, Any], folder: Path) -> Any:
-    kind = values.get("model_type")
-    if kind not in MODULES:
-        supported = ", ".join(sorted(MODULES))
-        raise CheckpointError(f"is {kind!r}; supported: {supported}", path=folder / "config.json", key="model_type")
-    return import_module(f"llmbench_engine.models.{MODULES[kind]}")
+    return import_module(f"llmbench_engine.models.{module_for(values, folder)}")
 
 
 def _without_computed(arrays: Mapping[str, mx.array], tied: bool) -> dict[str, mx.array]:

@@ -26,6 +26,7 @@ def plain(dims: int, base: float, *, scale: float = 1.0, traditional: bool = Fal
 
 def by_periods(dims: int, periods: mx.array, *, magnitude: float = 1.0) -> Rope:
     """Given periods (base^(2i/dims) and its like, float32 [dims / 2]); `magnitude` multiplies the rotated part."""
+    mx.eval(periods)
 
     def rotate(x: mx.array, offset: int | mx.array) -> mx.array:
         return mx.fast.rope(x, dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=periods)

@@ -22,7 +22,7 @@ class Runner:
 
     def __init__(self, model: Model, scheduler: Scheduler, prefixes: Prefixes | None = None) -> None:
         self.scheduler = scheduler
-        self._model = model
+        self.model = model
         self._prefixes = prefixes
         self._batch: Batch | None = None
         self._reading: tuple[list[Sequence], Cache] | None = None
@@ -35,9 +35,9 @@ class Runner:
         """
         cache = self._start([sequence])
         rest = mx.array([sequence.request.prompt[cache.lengths[0] :]])
-        logits = prefill(self._model, rest, cache, chunk=self.scheduler.limits.chunk)
+        logits = prefill(self.model, rest, cache, chunk=self.scheduler.limits.chunk)
         sequence.begun = 1
-        batch = Batch(self._model, [sequence], cache, logits)
+        batch = Batch(self.model, [sequence], cache, logits)
         mx.eval(batch.tokens)
         finished = False
         while not finished:
@@ -98,8 +98,8 @@ class Runner:
         ids = mx.array([row.request.prompt[chunk.start : chunk.stop] for row in rows])
         if chunk.last:
             self._reading = None
-            return Batch(self._model, rows, cache, prefill(self._model, ids, cache, chunk=ids.shape[1]))
-        self._model(ids, cache)
+            return Batch(self.model, rows, cache, prefill(self.model, ids, cache, chunk=ids.shape[1]))
+        self.model(ids, cache)
         begin(cache.arrays)
         self._keep(cache, rows)
         return None
@@ -147,7 +147,7 @@ class Runner:
         kept = [self._prefixes.take(row, room) for row in rows] if self._prefixes else []
         first = kept[0] if kept else None
         if first is None:
-            return self._model.make_cache(len(rows), room)
+            return self.model.make_cache(len(rows), room)
         for other in kept[1:]:
             assert other is not None
             first.join(other)

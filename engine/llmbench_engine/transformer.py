@@ -10,6 +10,7 @@ import mlx.core as mx
 from llmbench_engine.cache import Cache
 from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.layers import Attention, Block, Norm, full_mask
+from llmbench_engine.pace import Pace
 from llmbench_engine.weights import Embedding, Linear
 
 
@@ -57,12 +58,13 @@ class Transformer:
         only_last = only_last and count > 1
         first = cache.layers[0]
         assert isinstance(first, KeyValues)
-        mask = full_mask(cache, first, count)
+        mask, pace = full_mask(cache, first, count), Pace(tokens.size)
         for i, (layer, past) in enumerate(zip(self._layers, cache.layers, strict=True)):
             narrow = only_last and i == end
             y = layer.attention(layer.attention_norm(x), past, offset, mask, narrow)  # type: ignore[arg-type]
             x = (x[:, -1:] if narrow else x) + y
             x = x + layer.feed_forward(layer.feed_forward_norm(x))
+            pace(x, past)
         cache.advance(count)
         return self._norm(x)
 

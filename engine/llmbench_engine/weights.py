@@ -124,6 +124,9 @@ class Weights:
         self._quantization = quantization
         self.path = path
         self.taken: list[mx.array] = []
+        self._underway: list[mx.array] = []
+        self._embeddings: list[mx.array] = []
+        self._parts = self._parts_underway = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -164,7 +167,9 @@ class Weights:
         Rows of a packed matrix don't depend on each other, so the results are those of the parts. CheckpointError
         where the parts are packed in different ways: see `together`.
         """
-        return self._build(parts, inputs, bias=bias, experts=None)
+        built = self._build(parts, inputs, bias=bias, experts=None)
+        self.taken.extend(built.arrays)
+        return built
 
     def together(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool = False) -> Projection:
         """Several layers with one input: fused where they are packed alike, else one after the other."""
@@ -174,7 +179,9 @@ class Weights:
 
     def experts(self, parts: Sequence[tuple[str, int]], inputs: int, count: int, *, bias: bool = False) -> Experts:
         """The same for stacks of `count` experts."""
-        return Experts(self._build(parts, inputs, bias=bias, experts=count))
+        built = self._build(parts, inputs, bias=bias, experts=count)
+        self.taken.extend(built.arrays)
+        return Experts(built)
 
     def can_fuse(self, *names: str) -> bool:
         """Whether all of these are plain, or all packed in the same way."""
@@ -182,7 +189,10 @@ class Weights:
         return len(kinds) == 1
 
     def embedding(self, name: str, rows: int, width: int) -> Embedding:
-        return Embedding(self.linear(name, rows, width))
+        """The table `name`, which is read last: until then there is room for the parts of fused weights."""
+        built = self._build([(name, rows)], width, bias=False, experts=None)
+        self._embeddings.extend(built.arrays)
+        return Embedding(built)
 
     def finish(self) -> None:
         """CheckpointError, with the first names, where the checkpoint holds weights that the model doesn't have."""
@@ -202,7 +212,10 @@ class Weights:
 
         def join(suffix: str, width: int) -> mx.array:
             pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width)) for name, rows in parts]
-            return pieces[0] if len(pieces) == 1 else mx.concatenate(pieces, axis=-2)
+            if len(pieces) == 1:
+                return pieces[0]
+            self._parts += sum(piece.nbytes for piece in pieces)
+            return mx.concatenate(pieces, axis=-2)
 
         if quantization is None:
             weight, scales, biases = join("weight", inputs), None, None
@@ -215,9 +228,7 @@ class Weights:
         if bias:
             vectors = [self._checked(f"{name}.bias", (*lead, rows)) for name, rows in parts]
             added = vectors[0] if len(vectors) == 1 else mx.concatenate(vectors, axis=-1)
-        built = Linear(weight, scales=scales, biases=biases, bias=added, quantization=quantization)
-        self.taken.extend(built.arrays)
-        return built
+        return Linear(weight, scales=scales, biases=biases, bias=added, quantization=quantization)
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> mx.array:
         found = self._pop(name)
@@ -231,9 +242,30 @@ class Weights:
         return self._arrays.pop(name)
 
     def materialize(self) -> None:
-        """Read and fuse everything taken since the last call, so that the parts of a fused weight can go."""
-        mx.eval(self.taken)
-        self.taken = []
+        """Begin to read and fuse what was taken since the last call, and wait for what that call began.
+
+        So the files are read without a pause. Until it is fused, the parts of a weight lie beside it: those of two
+        layers, or of one towards the end, when what is still unread wouldn't be larger.
+        """
+        unread = sum(array.nbytes for array in (*self._arrays.values(), *self._embeddings))
+        if self._parts + self._parts_underway > unread:
+            self.wait()
+        mx.async_eval(self.taken)  # type: ignore[no-untyped-call]
+        self.wait()
+        self._underway, self.taken = self.taken, []
+        self._parts_underway, self._parts = self._parts, 0
+
+    def wait(self) -> None:
+        """Wait for what has been begun. Before it is done, it must not be freed: its memory is still written to."""
+        mx.eval(self._underway)
+        self._underway, self._parts_underway = [], 0
+
+    def begin_rest(self) -> list[mx.array]:
+        """Wait for the layers, then begin to read all else that was taken: to be kept until it is evaluated."""
+        self.wait()
+        rest = [*self.taken, *self._embeddings]
+        mx.async_eval(rest)  # type: ignore[no-untyped-call]
+        return rest
 
 
 def read_arrays(folder: Path) -> dict[str, mx.array]:
@@ -261,12 +293,3 @@ def shards(folder: Path) -> list[Path]:
         problem = f"is missing ({len(missing)} of {len(names) or 1} weight files)"
         raise CheckpointError(problem, path=folder / missing[0])
     return [folder / n for n in names]
-
-
-Rename = Callable[[str], str | None]
-"""Gives a tensor's name in the model, or None for one that the text model doesn't use."""
-
-
-def rename(arrays: Mapping[str, mx.array], how: Rename) -> dict[str, mx.array]:
-    """The arrays under the model's names."""
-    return {new: a for old, a in arrays.items() if (new := how(old)) is not None}

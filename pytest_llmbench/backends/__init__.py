@@ -22,7 +22,6 @@ PLANNED = (
     "unsloth-studio",
     "litert-lm",
     "diffusion-cli",
-    "engine",
     "openai",
 )
 """Known by name, so that matrix files with them are read and listed; not built yet."""
@@ -37,7 +36,7 @@ class Planned(Backend):
     def check(self, entry: MatrixEntry) -> None:
         raise Unavailable(
             f"this version of pytest-llmbench can't run {self.planned} yet",
-            fix="use backend mlx-lm or llama-server, or register your own (pytest_llmbench_register_backends)",
+            fix="use backend mlx-lm, llama-server or engine, or register your own (pytest_llmbench_register_backends)",
         )
 
     def open(
@@ -49,8 +48,9 @@ class Planned(Backend):
 
 def builtin_backends() -> Mapping[str, Backend]:
     """A fresh table, by name; the plugin adds what its hook is given."""
+    from pytest_llmbench.backends.engine import EngineBackend
     from pytest_llmbench.backends.llama_server import LlamaServer
     from pytest_llmbench.backends.mlx_lm import MlxLm
 
-    built: list[Backend] = [MlxLm(), LlamaServer()]
+    built: list[Backend] = [MlxLm(), LlamaServer(), EngineBackend()]
     return {b.name: b for b in built} | {name: Planned(name) for name in PLANNED}

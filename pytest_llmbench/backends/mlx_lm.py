@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmbench import tokenizer
+from pytest_llmbench import models, tokenizer
 from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
-from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Prompt, Tokenizer
 
@@ -31,10 +30,7 @@ class MlxLm(ServerBackend):
         return ("--model", str(model), "--host", HOST, "--port", str(port))
 
     def model(self, entry: MatrixEntry) -> Path:
-        folder = super().model(entry)
-        if not folder.is_dir():
-            raise Unavailable(f"{entry.model_id} is a file; mlx-lm loads folders", fix="name a checkpoint folder")
-        return folder
+        return models.find_folder(entry.model_id, beside=entry.path, reader=self.name)
 
     def version(self, entry: MatrixEntry) -> str | None:
         return version_beside(self.binary(entry)[0], "mlx-lm")

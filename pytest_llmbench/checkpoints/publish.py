@@ -30,12 +30,12 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def is_complete(directory: Path, *, maker: str) -> bool:
-    """Whether the marker is `maker`'s and each file still has the digest that it states."""
+def is_complete(directory: Path, *, maker: str, marker: str = MARKER) -> bool:
+    """Whether the file `marker` is `maker`'s and each file still has the digest that it states."""
     try:
-        marker = json.loads((directory / MARKER).read_text(encoding="utf-8"))
-        stated = dict(marker["sha256"])
-        return marker["maker"] == maker and all(sha256(directory / name) == digest for name, digest in stated.items())
+        found = json.loads((directory / marker).read_text(encoding="utf-8"))
+        stated = dict(found["sha256"])
+        return found["maker"] == maker and all(sha256(directory / name) == digest for name, digest in stated.items())
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return False
 
@@ -49,17 +49,17 @@ def staging(directory: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def publish(folder: Path, directory: Path, names: Sequence[str], *, maker: str) -> None:
-    """Moves `names` from `folder` to `directory` in place of older ones, then writes the marker."""
+def publish(folder: Path, directory: Path, names: Sequence[str], *, maker: str, marker: str = MARKER) -> None:
+    """Moves `names` from `folder` to `directory` in place of older ones, then writes the file `marker`."""
     digests = {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)}
-    (directory / MARKER).unlink(missing_ok=True)
+    (directory / marker).unlink(missing_ok=True)
     for name in names:
         _remove(directory / name)
         (folder / name).rename(directory / name)
-    marker = json.dumps({"maker": maker, "sha256": digests}, indent=1) + "\n"
-    draft = folder / MARKER
-    draft.write_text(marker, encoding="utf-8")
-    draft.rename(directory / MARKER)
+    text = json.dumps({"maker": maker, "sha256": digests}, indent=1) + "\n"
+    draft = folder / marker
+    draft.write_text(text, encoding="utf-8")
+    draft.rename(directory / marker)
 
 
 def sha256(path: Path) -> str:

@@ -14,7 +14,7 @@ from llmbench_engine import Engine, Request, Token
 from llmbench_engine.cache import Cache
 from llmbench_engine.loader import build_model
 from llmbench_engine.transformer import Model
-from pytest_llmbench.checkpoints.random import random_weights
+from pytest_llmbench.checkpoints.random import random_weights, shape_of
 
 long_prompt = tuple(range(100, 170))
 WINDOW = 8
@@ -34,11 +34,15 @@ GEMMA = {
 """What the engine wants to be told of Gemma 4."""
 
 
-def make_model(kind: str) -> Model:
-    config = deepcopy(CONFIGS[kind])
+def make_model(kind: str, *, packed: str | None = None, **changes: Any) -> Model:
+    """In float32; or, as checkpoints are published, in bfloat16 and packed (`4bit`, …). `changes`: other keys."""
+    config = deepcopy(CONFIGS[kind]) | changes
     if kind.startswith("gemma4"):
         config.get("text_config", config).update(GEMMA)
         config.pop("num_experts_per_tok", None)
+    if packed is not None:
+        config["torch_dtype"] = "bfloat16"
+        config["quantization"] = shape_of(config, packed).quantization
     return build_model(config, random_weights(config, seed=1), Path(kind))
 
 

@@ -160,14 +160,18 @@ def test_closing_frees_the_weights_and_ends_all_use(tiny_checkpoints: Path) -> N
     running = engine.generate((1, 2), max_tokens=9)
     next(running)
     assert mx.get_active_memory() > before + 1_000_000
+    assert not engine.closed
     engine.close()
     engine.close()
+    assert engine.closed
     uses: list[Callable[[], object]] = [
         engine.step,
         lambda: engine.generate((1,)),
         lambda: engine.submit(Request(prompt=(1,))),
         lambda: engine.cancel(0),
         lambda: engine.pending,
+        lambda: engine.model,
+        lambda: engine.reusable((1,)),
         lambda: next(running),
     ]
     for use in uses:
@@ -175,6 +179,19 @@ def test_closing_frees_the_weights_and_ends_all_use(tiny_checkpoints: Path) -> N
             use()
     gc.collect()
     assert mx.get_active_memory() <= before + 100_000
+
+
+def test_engines_of_one_model_share_its_weights_and_no_cache(tiny_checkpoints: Path) -> None:
+    with Engine.load(tiny_checkpoints / "tiny-random") as engine:
+        loaded = mx.get_active_memory()
+        keeping = Engine(engine.model, engine.tokenizer, prefix_reuse=True)
+        assert mx.get_active_memory() < loaded + 100_000
+        answers = [list(e.generate(long_prompt, max_tokens=8)) for e in (engine, keeping)]
+        assert answers[0] == answers[1]
+        # The last token of a prompt is always read: its logits are needed.
+        assert [e.reusable(long_prompt) for e in (engine, keeping)] == [0, len(long_prompt) - 1]
+        keeping.close()
+        assert list(engine.generate(long_prompt, max_tokens=8)) == answers[0]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from llmbench_engine.errors import CheckpointError
 from llmbench_engine.generate import prefill
 from llmbench_engine.loader import build_model, load_model
 from llmbench_engine.weights import read_arrays
+from pytest_llmbench.checkpoints.random import random_weights
 
 VOCABULARY = 160
 LENGTHS = (1, CHUNK - 1, CHUNK, CHUNK + 1, 30)
@@ -142,3 +143,14 @@ def test_tied_head_of_a_checkpoint_is_left_out(oracle: Oracle) -> None:
     more = {"lm_head.weight": mx.ones((1,)), "model.layers.0.self_attn.rotary_emb.inv_freq": mx.ones((8,))}
     model = build_model(read_config(folder), read_arrays(folder) | more, folder)
     np.testing.assert_array_equal(logits_after(model, [1, 2, 3]), logits_after(load_model(folder), [1, 2, 3]))
+
+
+def test_heads_of_qwen2_share_the_width_and_another_head_dim_is_refused() -> None:
+    """mlx-lm reads no `head_dim` for it: a checkpoint made with another one would be run with the wrong heads."""
+    config = QWEN2 | {"head_dim": 16}
+    weights = random_weights(config)
+    build_model(config, dict(weights), Path("qwen2"))
+    wrong = config | {"head_dim": 32}
+    with pytest.raises(CheckpointError, match=r"head_dim is 32; .* num_attention_heads, 16"):
+        build_model(wrong, weights, Path("qwen2"))
+    assert {n: a.shape for n, a in random_weights(wrong).items()} == {n: a.shape for n, a in weights.items()}

@@ -9,7 +9,8 @@ import mlx.core as mx
 import pytest
 
 from llmbench_engine.config import Config, QuantizationTable
-from llmbench_engine.loader import MODULES, text_weights
+from llmbench_engine.loader import text_weights
+from llmbench_engine.models import MODULES
 from llmbench_engine.weights import Weights
 from pytest_llmbench.checkpoints.random import SHAPES, load_shape, stored_tensors
 

@@ -21,6 +21,7 @@ FEW_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:
 
 LAZY = (
     "backends",
+    "backends.engine",
     "backends.llama_server",
     "backends.mlx_lm",
     "environment",
@@ -28,12 +29,16 @@ LAZY = (
     "matrix_file",
     "measure",
     "memory",
+    "parity_checkpoint",
+    "parity_plan_file",
+    "parity_planned",
     "parity_record",
     "parity_summary",
     "power",
     "record",
     "requirements",
     "suite",
+    "suite_live",
     "suite_parity",
     "terminal_summary",
 )

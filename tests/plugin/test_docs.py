@@ -12,13 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench import matrix, sample
+from pytest_llmbench import matrix, parity_plan, parity_plan_file, sample
 from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.matrix_file import load
 from pytest_llmbench.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/matrix.md", "docs/metrics.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/matrix.md",
+    "docs/metrics.md",
+    "docs/ci.md",
+    "docs/verdicts.md",
+    "docs/parity.md",
+)
 RUN_BY_CI = {"ci/demo", "ci/test", "pip install 'pytest-llmbench[mlx,llama]'"}
 ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1, "ci/test -k layers": None}
 
@@ -73,6 +81,20 @@ def test_matrix_page_example_is_a_matrix(tmp_path: Path) -> None:
     path.write_text(blocks("docs/matrix.md", "yaml")[0], encoding="utf-8")
     entries = load(path, backends=builtin_backends()).entries
     assert [e.reason for e in entries] == ["", "crashes with this macOS, see the issue"]
+
+
+def test_parity_page_names_each_key_that_a_plan_may_have() -> None:
+    page = (ROOT / "docs/parity.md").read_text(encoding="utf-8")
+    kinds = (parity_plan.ParityPlanModel, parity_plan.ParitySettings)
+    keys = {f.name for kind in kinds for f in fields(kind)} - {"name", "line", "tier", "gate", "goal"} | {"gates"}
+    assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_parity_page_example_is_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(blocks("docs/parity.md", "yaml")[0], encoding="utf-8")
+    plan = parity_plan_file.load(path)
+    assert len(plan.settings.for_tier("quick").legacy_repeats) == 2
 
 
 def test_metrics_page_defines_every_metric() -> None:

@@ -199,6 +199,7 @@ def test_both_switches_from_one_place_contradict_each_other(lab: Lab, monkeypatc
         ("gate", "nan", "positive"),
         ("goal", "inf", "positive"),
         ("verdict", "guess", "point, interval"),
+        ("tier", "fast", "quick, full"),
         ("prompts", " , ", "empty"),
         ("out", " ", "empty"),
     ],
@@ -235,14 +236,14 @@ LATER = [option for option in OPTIONS if option.later]
 
 @pytest.mark.parametrize("option", LATER, ids=lambda option: option.name)
 def test_an_option_of_a_later_version_is_refused(lab: Lab, option: Option) -> None:
-    values = {"concurrency": "1,4", "tier": "quick", "verdict": "point"}
+    values = {"concurrency": "1,4"}
     value = "" if option.kind == "flag" else f"={values.get(option.name, 'x')}"
     message = refusal(lab, option.flag + value)
     assert f"{option.flag}: this version of pytest-llmbench can't do that yet" in message
 
 
 def test_an_option_of_a_later_version_may_be_off_or_at_its_default(lab: Lab) -> None:
-    lab.ini("llmbench_tools = false\nllmbench_tier = full\n")
+    lab.ini("llmbench_tools = false\nllmbench_tier = quick\n")
     assert options(lab) == Options()
 
 

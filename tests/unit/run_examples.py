@@ -67,7 +67,7 @@ def measurement() -> Measurement:
         warmups=(sample(),),
         samples=(sample(timings=ServerTimings(prompt_s=0.1, peak_memory_bytes=5)), sample(invalid="no text came")),
         cached=sample(cached_tokens=60),
-        memory=MemoryPeak(peak_bytes=1024, source="pss", samples=3, swap_delta_bytes=-4096),
+        memory=MemoryPeak(peak_bytes=1024, source="pss", samples=3, swap_delta_bytes=-4096, mlx_peak_bytes=512),
         conditions={"before": {}, "after": {"thermal_state": None}},
     )
 

@@ -130,6 +130,11 @@ def test_without_a_valid_run_there_is_no_measurement() -> None:
         measure(Scripted((9, 9, 9, 9, 9), invalid={1: "no text", 2: "cache"}), runs=2)
 
 
+def test_a_target_without_a_log_has_none_in_its_message() -> None:
+    with pytest.raises(MeasurementError, match=r"none of 1 runs is valid: no text$"):
+        measure(Scripted((9, 9, 9, 9), invalid={1: "no text"}, info=replace(INFO, log_path=None)), runs=1)
+
+
 def test_an_invalid_cached_run_gives_no_cached_time() -> None:
     found = measure(Scripted((9, 9, 9, 9, 9, 9), invalid={5: "no text came"}))
     assert found.cached is not None

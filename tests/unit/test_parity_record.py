@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import RecordError
 from pytest_llmbench.parity import judge
-from pytest_llmbench.parity_record import ParityRecord, read_parity_record, to_json
+from pytest_llmbench.parity_json import to_json
+from pytest_llmbench.parity_record import ParityRecord, read_parity_record
 from pytest_llmbench.parity_summary import summary_lines
 
 ROOT = Path(__file__).parents[2]

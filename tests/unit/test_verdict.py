@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -158,7 +159,8 @@ def test_a_message_shows_interval_and_reason_where_there_are_any() -> None:
         "tok_s inconclusive: candidate 99.0 tok/s, baseline 100.0 tok/s, ratio 0.9900 "
         "(interval 0.9700 to 1.0100), gate 0.98, n = 5, out of rounds"
     )
-    assert not result.passed
+    assert result.passed
+    assert not replace(result, ratio=0.97).passed
 
 
 def test_a_message_of_a_threshold_tells_value_and_limit_with_units() -> None:

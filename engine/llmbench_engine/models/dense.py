@@ -56,6 +56,15 @@ def read_shape(config: Config, *, tied: bool) -> Shape:
     )
 
 
+def read_rope(config: Config, dims: int, theta: float, *, traditional: bool = False) -> rope.Rope:
+    """The rotation of the first `dims`, stretched as `rope_scaling` asks for. CheckpointError for what isn't known."""
+    scaling = config.section("rope_scaling")
+    rotate = rope.make(dims, theta, scaling, traditional=traditional)
+    if scaling is not None:
+        scaling.finish()
+    return rotate
+
+
 def no_windows(config: Config) -> None:
     """Sliding windows of these model types aren't supported; `max_window_layers` says nothing without one."""
     config.only("use_sliding_window", False)

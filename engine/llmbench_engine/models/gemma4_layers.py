@@ -10,7 +10,8 @@ import mlx.core as mx
 
 from llmbench_engine import rope
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import FeedForward, Mask, Norm, SparseFeedForward, geglu, last_query, top_k
+from llmbench_engine.layers import FeedForward, Mask, Norm, geglu, last_query
+from llmbench_engine.sparse import SparseFeedForward, top_k
 from llmbench_engine.weights import Embedding, Linear, Projection
 
 KeysValues = tuple[mx.array, mx.array]

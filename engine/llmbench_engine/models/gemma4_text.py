@@ -14,10 +14,12 @@ from llmbench_engine import rope
 from llmbench_engine.cache import Cache
 from llmbench_engine.config import Config
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import FeedForward, Mask, Norm, SparseFeedForward, geglu, layer_mask
+from llmbench_engine.layers import FeedForward, Mask, Norm, geglu, layer_mask
 from llmbench_engine.models.dense import head_norms, norm
 from llmbench_engine.models.gemma4_config import FULL, SLIDING, Shape, read_ropes, read_shape
 from llmbench_engine.models.gemma4_layers import Attention, Dense, ExtraInput, ExtraInputs, KeysValues, Layer, Mixture
+from llmbench_engine.pace import Pace
+from llmbench_engine.sparse import SparseFeedForward
 from llmbench_engine.weights import Embedding, Linear, Weights
 
 TIED = True
@@ -59,6 +61,7 @@ class Gemma4:
         only_last = only_last and count > 1
         masks: dict[str, Mask] = {}
         newest: dict[str, KeysValues] = {}
+        pace = Pace(tokens.size)
         for i, (layer, past) in enumerate(zip(self._own, cache.layers, strict=True)):
             kind = layer.kind
             if kind not in masks:
@@ -68,11 +71,13 @@ class Gemma4:
             if narrow:
                 x, extras = x[:, -1:], [None if extra is None else extra[:, -1:] for extra in extras]
             x = layer.end(x, attended, extras[i])
+            pace(x, past)
         if only_last:
             offset, masks, newest = offset + count - 1, dict.fromkeys(masks), self._visible(newest)
         for i, layer in enumerate(self._sharers, last + 1):
             attended = layer.attention.shared(x, newest[layer.kind], offset, masks[layer.kind])
             x = layer.end(x, attended, extras[i])
+            pace(x)
         cache.advance(count)
         return self._norm(x)
 

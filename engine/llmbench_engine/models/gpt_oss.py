@@ -15,8 +15,10 @@ from llmbench_engine import rope
 from llmbench_engine.cache import Cache
 from llmbench_engine.config import Config
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import SORT_FROM, Mask, Norm, SparseFeedForward, last_query, layer_mask, top_k
+from llmbench_engine.layers import Mask, Norm, last_query, layer_mask
 from llmbench_engine.models.dense import norm
+from llmbench_engine.pace import Pace
+from llmbench_engine.sparse import SORT_FROM, SparseFeedForward, top_k
 from llmbench_engine.weights import Embedding, Linear, Projection, Weights
 
 TIED = False
@@ -150,6 +152,7 @@ class GptOss:
         count, offset, end = tokens.shape[1], cache.offset, len(self._layers) - 1
         only_last = only_last and count > 1
         masks: dict[str, Mask] = {}
+        pace = Pace(tokens.size)
         for i, ((attention, mixture), kind, past) in enumerate(
             zip(self._layers, self._kinds, cache.layers, strict=True)
         ):
@@ -157,6 +160,7 @@ class GptOss:
                 masks[kind] = layer_mask(cache, past, count)
             x = attention(x, past, offset, masks[kind], only_last and i == end)  # type: ignore[arg-type]
             x = mixture(x)
+            pace(x, past)
         cache.advance(count)
         return self._norm(x)
 

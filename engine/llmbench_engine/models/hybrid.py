@@ -12,6 +12,7 @@ from llmbench_engine.cache import Cache, RecurrentState
 from llmbench_engine.gated_delta import update
 from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.layers import Block, Mask, Norm, full_mask, last_query
+from llmbench_engine.pace import Pace
 from llmbench_engine.rope import Rope
 from llmbench_engine.weights import Embedding, Linear, Projection
 
@@ -245,7 +246,7 @@ class Hybrid:
         x = self._embedding(tokens)
         count, offset, end = tokens.shape[1], cache.offset, len(self._layers) - 1
         only_last = only_last and count > 1
-        mask = self._mask(cache, count)
+        mask, pace = self._mask(cache, count), Pace(tokens.size)
         for i, (layer, past) in enumerate(zip(self._layers, cache.layers, strict=True)):
             mixer, narrow = layer.mixer, only_last and i == end
             if isinstance(mixer, GatedDeltaNet):
@@ -256,6 +257,7 @@ class Hybrid:
                 x, mixed = x[:, -1:], mixed[:, -1:]
             x = x + mixed
             x = x + layer.block(layer.block_norm(x))
+            pace(x, past)
         cache.advance(count)
         return self._norm(x)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmbench_engine import rope
 from llmbench_engine.config import Config
 from llmbench_engine.models import dense
 from llmbench_engine.transformer import Transformer
@@ -18,14 +17,7 @@ def build(config: Config, weights: Weights) -> Transformer:
     dense.no_windows(config)
     bias = config.get("attention_bias", bool, False)
     variant = dense.Variant(qkv_bias=bias, out_bias=bias, mlp_bias=config.get("mlp_bias", bool, False))
-    scaling = config.section("rope_scaling")
-    rotate = rope.make(
-        shape.head_dim,
-        config.get("rope_theta", float, 10000.0),
-        scaling,
-        traditional=config.get("rope_traditional", bool, False),
-    )
-    if scaling is not None:
-        scaling.finish()
+    theta, traditional = config.get("rope_theta", float, 10000.0), config.get("rope_traditional", bool, False)
+    rotate = dense.read_rope(config, shape.head_dim, theta, traditional=traditional)
     config.finish()
     return dense.build(weights, shape, variant, rotate)

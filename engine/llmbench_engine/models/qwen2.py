@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmbench_engine import rope
 from llmbench_engine.config import Config
 from llmbench_engine.models import dense
 from llmbench_engine.transformer import Transformer
@@ -13,16 +12,18 @@ TIED = True
 
 def build(config: Config, weights: Weights) -> Transformer:
     """The model. CheckpointError for a configuration or weights that don't fit."""
-    shape = dense.read_shape(config, tied=TIED)
+    shape = read_shape(config)
     dense.no_windows(config)
-    scaling = config.section("rope_scaling")
-    rotate = rope.make(
-        shape.head_dim,
-        config.get("rope_theta", float, 1_000_000.0),
-        scaling,
-        traditional=config.get("rope_traditional", bool, False),
-    )
-    if scaling is not None:
-        scaling.finish()
+    theta, traditional = config.get("rope_theta", float, 1_000_000.0), config.get("rope_traditional", bool, False)
+    rotate = dense.read_rope(config, shape.head_dim, theta, traditional=traditional)
     config.finish()
     return dense.build(weights, shape, dense.Variant(qkv_bias=True), rotate)
+
+
+def read_shape(config: Config) -> dense.Shape:
+    """The sizes; heads share the width. mlx-lm reads no `head_dim` here, so that another one can't be meant."""
+    shape = dense.read_shape(config, tied=TIED)
+    shared = shape.width // shape.heads
+    if shape.head_dim != shared:
+        raise config.error("head_dim", f"is {shape.head_dim}; Qwen 2's is hidden_size / num_attention_heads, {shared}")
+    return shape

@@ -23,8 +23,4 @@ def read(config: Config) -> tuple[dense.Shape, rope.Rope]:
     shape = dense.read_shape(config, tied=TIED)
     dense.no_windows(config)
     config.only("attention_bias", False)
-    scaling = config.section("rope_scaling")
-    rotate = rope.make(shape.head_dim, config.need("rope_theta", float), scaling)
-    if scaling is not None:
-        scaling.finish()
-    return shape, rotate
+    return shape, dense.read_rope(config, shape.head_dim, config.need("rope_theta", float))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import mlx.core as mx
 
 from llmbench_engine.config import Config
-from llmbench_engine.layers import Block, FeedForward, SparseFeedForward, top_k
+from llmbench_engine.layers import Block, FeedForward
 from llmbench_engine.models.dense import Variant, dense_block
 from llmbench_engine.models.hybrid import Hybrid
 from llmbench_engine.models.qwen3_5 import TIED as TIED
 from llmbench_engine.models.qwen3_5 import assemble, finish, read_shape, read_text
 from llmbench_engine.models.qwen3_5 import text_weights as text_weights
 from llmbench_engine.models.qwen3_moe import sparse_block
+from llmbench_engine.sparse import SparseFeedForward, top_k
 from llmbench_engine.weights import Projection, Weights
 
 

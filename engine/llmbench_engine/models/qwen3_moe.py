@@ -5,8 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 
 from llmbench_engine.config import Config
-from llmbench_engine.layers import Block, SparseFeedForward, top_k
+from llmbench_engine.layers import Block
 from llmbench_engine.models import dense, qwen3
+from llmbench_engine.sparse import SparseFeedForward, top_k
 from llmbench_engine.transformer import Transformer
 from llmbench_engine.weights import Linear, Weights
 

@@ -1,0 +1,1 @@
+"""What `ci/parity_gate` is made of."""

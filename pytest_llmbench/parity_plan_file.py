@@ -1,0 +1,217 @@
+"""A parity plan: YAML that says which engine is measured against which one, how, and with what models; read strictly.
+
+    parity: {candidate: …, baseline: …, baseline_version: …}   marks the file as a plan
+    settings: {…, tiers: {quick: {…}, full: {…}}}               a tier's own settings replace those above, key by key
+    models: [{id: …, kind: …}, …]
+
+A key of a model with nothing behind it counts as left out, but for `id`, `kind` and `enabled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from yaml.nodes import Node
+
+from pytest_llmbench.checkpoints.random import SHAPES
+from pytest_llmbench.errors import MatrixError
+from pytest_llmbench.matrix_fields import A_DAY_S, LONGEST_NAME, MOST_RUNS, identifier, requirement
+from pytest_llmbench.parity import METRICS, RULES, SECTIONS, model_names
+from pytest_llmbench.parity_plan import (
+    KINDS,
+    TIERS,
+    ParityPlan,
+    ParityPlanModel,
+    ParitySettings,
+)
+from pytest_llmbench.parity_points import MODEL_ID
+from pytest_llmbench.yaml_nodes import NodeReader, Read, short
+from pytest_llmbench.yaml_source import Source, parse
+
+MOST_TOKENS: Final = 10_000_000
+MOST_STREAMS: Final = 1024
+
+_TOP: Final = ("parity", "settings", "models")
+_NEEDED: Final = ("id", "kind")
+_SNAPSHOT: Final = re.compile(r"[0-9a-f]{7,64}")
+_VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+!_-]*")
+T = TypeVar("T", bound=Any)
+
+
+def load(path: Path) -> ParityPlan:
+    """Read a plan. `MatrixError`, with path and line, for anything that isn't a complete and valid one."""
+    source = parse(path)
+    if source.root is None:
+        raise MatrixError("the file is empty; a parity plan needs `parity` and a list of `models`", path=path, line=1)
+    nodes = NodeReader(source)
+    top = nodes.record(source.root, _TOP, "a parity plan")
+    missing = [name for name in ("parity", "models") if name not in top or nodes.is_null(top[name])]
+    if missing:
+        source.fail(source.root, f"the file has no {' and no '.join(f'`{name}`' for name in missing)}")
+    sides, settings = _sides(nodes, top["parity"]), ParitySettings()
+    if "settings" in top and not nodes.is_null(top["settings"]):
+        settings = _settings(nodes, top["settings"])
+    return ParityPlan(path=path, settings=settings, models=_models(nodes, top["models"]), **sides)
+
+
+def _sides(nodes: NodeReader, node: Node) -> dict[str, Any]:
+    name = partial(identifier, nodes)
+    readers: dict[str, Read] = {
+        "candidate": name,
+        "baseline": name,
+        "baseline_version": partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"'),
+    }
+    return nodes.values(nodes.without_nulls(nodes.record(node, readers, "parity")), readers)
+
+
+def _settings(nodes: NodeReader, node: Node) -> ParitySettings:
+    own = nodes.record(node, (*_setting_readers(nodes, ParitySettings()), "tiers"), "settings")
+    tiers = nodes.record(own.pop("tiers"), TIERS, "tiers") if "tiers" in own else {}
+    base = _changed(nodes, ParitySettings(), own)
+    found = tuple(_tier(nodes, base, name, tiers[name]) for name in TIERS if name in tiers)
+    settings = replace(base, tiers=found)
+    for name in TIERS:
+        _require_rounds(nodes, tiers.get(name, node), settings.for_tier(name))
+    return settings
+
+
+def _tier(nodes: NodeReader, base: ParitySettings, name: str, node: Node) -> ParitySettings:
+    own = nodes.record(node, _setting_readers(nodes, base), f"the tier {name}")
+    return replace(_changed(nodes, base, own), tier=name)
+
+
+def _changed(nodes: NodeReader, base: ParitySettings, own: Mapping[str, Node]) -> ParitySettings:
+    values = nodes.values(own, _setting_readers(nodes, base))
+    return replace(base, **values.pop("gates", {}), **values)
+
+
+def _require_rounds(nodes: NodeReader, node: Node, settings: ParitySettings) -> None:
+    if settings.max_rounds < settings.rounds:
+        nodes.source.fail(
+            node,
+            f"max_rounds {settings.max_rounds} in tier {settings.tier} is less than passes {settings.passes} x "
+            f"runs_per_pass {settings.runs_per_pass} = {settings.rounds}; raise it, or lower those",
+        )
+
+
+def _setting_readers(nodes: NodeReader, base: ParitySettings) -> dict[str, Read]:
+    """What reads each setting; a mapping's missing keys are those of `base`."""
+    count, runs = partial(nodes.integer, low=1, high=MOST_TOKENS), partial(nodes.integer, low=1, high=MOST_RUNS)
+    return {
+        "gates": partial(_limits, nodes),
+        "verdict": partial(nodes.choice, names=RULES, what="verdict"),
+        **dict.fromkeys(("passes", "runs_per_pass", "max_rounds"), runs),
+        "max_tokens": count,
+        "legacy_repeats": lambda node: nodes.unique(node, count, filled=True),
+        "prompt_tokens": lambda node: nodes.unique(node, count),
+        "extra_prompts": nodes.boolean,
+        "timeout_s": partial(nodes.number, positive=True, high=A_DAY_S),
+        "concurrency": lambda node: _part(nodes, node, base.concurrency, _concurrency_readers(nodes), "concurrency"),
+        "load": lambda node: _part(nodes, node, base.load, _load_readers(nodes), "load"),
+        "memory": lambda node: _part(nodes, node, base.memory, _memory_readers(nodes), "memory"),
+    }
+
+
+def _part(nodes: NodeReader, node: Node, base: T, readers: Mapping[str, Read], what: str) -> T:
+    return replace(base, **nodes.values(nodes.record(node, readers, what), readers))
+
+
+def _limits(nodes: NodeReader, node: Node) -> dict[str, float]:
+    readers: dict[str, Read] = dict.fromkeys(("gate", "goal"), partial(nodes.number, positive=True))
+    return nodes.values(nodes.record(node, readers, "gates"), readers)
+
+
+def _concurrency_readers(nodes: NodeReader) -> dict[str, Read]:
+    count, streams = partial(nodes.integer, low=1, high=MOST_TOKENS), partial(nodes.integer, low=1, high=MOST_STREAMS)
+    return {
+        "levels": lambda node: nodes.unique(node, streams, filled=True),
+        "prompt_tokens": count,
+        "max_tokens": count,
+    }
+
+
+def _load_readers(nodes: NodeReader) -> dict[str, Read]:
+    return {
+        "samples": partial(nodes.integer, low=1, high=MOST_RUNS),
+        "first_token_prompt_tokens": partial(nodes.integer, low=1, high=MOST_TOKENS),
+        "cold": nodes.boolean,
+    }
+
+
+def _memory_readers(nodes: NodeReader) -> dict[str, Read]:
+    count = partial(nodes.integer, low=1, high=MOST_TOKENS)
+    metric = partial(nodes.choice, names=METRICS["memory"], what="memory metric")
+    return {
+        "prompt_tokens": lambda node: nodes.unique(node, count),
+        "gated": lambda node: nodes.unique(node, metric),
+    }
+
+
+def _models(nodes: NodeReader, node: Node) -> tuple[ParityPlanModel, ...]:
+    items = nodes.items(node)
+    if not items:
+        nodes.source.fail(node, "the list of models is empty")
+    readers = _model_readers(nodes)
+    found: dict[str, ParityPlanModel] = {}
+    for item in items:
+        own = nodes.record(item, readers, "a model")
+        model = _model(nodes, item, own, readers)
+        if model.id in found:
+            nodes.source.fail(own["id"], f"model {short(model.id)} is already in line {found[model.id].line}")
+        found[model.id] = model
+    names = model_names(list(found))
+    return tuple(replace(model, name=names[model.id]) for model in found.values())
+
+
+def _model_readers(nodes: NodeReader) -> dict[str, Read]:
+    count = partial(nodes.integer, low=1, high=MOST_TOKENS)
+    section = partial(nodes.choice, names=SECTIONS, what="section")
+    return {
+        "id": partial(_model_id, nodes),
+        "kind": partial(nodes.choice, names=KINDS, what="kind"),
+        "snapshot": partial(_matching, nodes, pattern=_SNAPSHOT, what="a commit: 7 to 64 of 0-9 and a-f"),
+        "shape": partial(nodes.choice, names=SHAPES, what="shape"),
+        "path": nodes.filled,
+        **dict.fromkeys(("quant", "reason", "known_issue"), nodes.string),
+        **dict.fromkeys(("synthetic", "enabled"), nodes.boolean),
+        **dict.fromkeys(("extra_prompt_tokens", "extra_memory_prompt_tokens"), lambda node: nodes.unique(node, count)),
+        "sections": lambda node: nodes.unique(node, section, filled=True),
+        "requires": lambda node: nodes.unique(node, partial(requirement, nodes)),
+    }
+
+
+def _model(nodes: NodeReader, node: Node, own: Mapping[str, Node], readers: Mapping[str, Read]) -> ParityPlanModel:
+    source = nodes.source
+    missing = [name for name in _NEEDED if name not in own]
+    if missing:
+        source.fail(node, f"this model has no {', '.join(f'`{name}`' for name in missing)}")
+    values = nodes.values(nodes.without_nulls(own, keep=(*_NEEDED, "enabled")), readers)
+    model = ParityPlanModel(name="", line=source.line(node), **values)
+    if model.synthetic and model.path is None and model.shape is None:
+        source.fail(own["synthetic"], "random weights need a `path`, or the `shape` that they are made with")
+    if model.enabled or model.reason:
+        return model
+    return replace(model, reason=_reason(source, own["enabled"]))
+
+
+def _model_id(nodes: NodeReader, node: Node) -> str:
+    name = nodes.string(node)
+    if len(name) > LONGEST_NAME or not MODEL_ID.fullmatch(name):
+        nodes.source.fail(node, f"{short(name)} is no model id such as mlx-community/Qwen3-0.6B-4bit")
+    return name
+
+
+def _matching(nodes: NodeReader, node: Node, *, pattern: re.Pattern[str], what: str) -> str:
+    text = nodes.string(node)
+    if not pattern.fullmatch(text):
+        nodes.source.fail(node, f"{short(text)} isn't {what}")
+    return text
+
+
+def _reason(source: Source, enabled: Node) -> str:
+    return source.comment(enabled) or f"disabled in {source.path.name}:{source.line(enabled)}"

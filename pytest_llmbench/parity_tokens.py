@@ -1,0 +1,74 @@
+"""Whether two outputs that should be equal are, and if not, whether rounding alone can have parted them.
+
+Greedy decoding takes the best logit. Kernels for other matrix shapes sum in another order, so that the best two may
+change places where they are nearly equal; from there on the outputs have nothing in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_llmbench.sides.messages import Margins
+
+NEAR_TIE: Final = 2**-5
+"""Two logits are a near tie within this share of the better one: eight units in the last place of bfloat16."""
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCheck:
+    """`equal`: every token. `excused`: the first different ones were a near tie. `note` says where and by how much."""
+
+    equal: bool
+    excused: bool = False
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.equal or self.excused
+
+
+def compare(
+    found: Ids, wanted: Ids, *, names: tuple[str, str], margins: Sequence[tuple[str, Callable[[int], Margins | None]]]
+) -> TokenCheck:
+    """Compare two outputs. `margins` are asked, by engine, for the best two logits before token i, if they differ.
+
+    A difference is excused only where all of those engines know their logits, and all see the same near tie.
+    """
+    at = first_difference(found, wanted)
+    if at is None:
+        return TokenCheck(equal=True)
+    seen = [(name, ask(at)) for name, ask in margins]
+    pair = {found[at], wanted[at]} if at < min(len(found), len(wanted)) else set()
+    excused = bool(seen) and all(margin is not None and _is_tie_of(margin, pair) for _, margin in seen)
+    said = "; ".join(_margin_text(name, margin) for name, margin in seen)
+    tokens = " and ".join(f"{name} {_token(ids, at)}" for name, ids in zip(names, (found, wanted), strict=True))
+    verdict = "a near tie, which rounding decides" if excused else "no near tie"
+    return TokenCheck(equal=False, excused=excused, note=f"token {at} is {tokens}: {verdict}; {said}")
+
+
+def first_difference(one: Ids, other: Ids) -> int | None:
+    """Index of the first token that isn't in both; None for equal outputs."""
+    for i, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return i
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def _is_tie_of(margins: Margins, tokens: set[int]) -> bool:
+    (best, high), (second, low) = margins.top
+    return tokens == {best, second} and high - low <= NEAR_TIE * abs(high)
+
+
+def _margin_text(name: str, margins: Margins | None) -> str:
+    if margins is None:
+        return f"{name} can't tell its logits"
+    (best, high), (second, low) = margins.top
+    return f"{name}'s best logits are {high:.4f} (token {best}) and {low:.4f} (token {second}), margin {high - low:.4f}"
+
+
+def _token(ids: Ids, at: int) -> str:
+    return str(ids[at]) if at < len(ids) else "nothing"

@@ -1,0 +1,118 @@
+"""Writes a live run's parity record, anew after each section that comes in: what was measured is never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.parity import SECTIONS
+from pytest_llmbench.parity_json import section_json
+from pytest_llmbench.parity_pair import BOTH
+from pytest_llmbench.parity_planned import settings_json
+from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord, read_parity_record
+from pytest_llmbench.record import write_json
+
+if TYPE_CHECKING:
+    from pytest_llmbench.parity_live import MeasuredSection
+
+NAME = "parity.json"
+UNKNOWN_VERSION = "unknown"
+
+
+def section_facts(measured: MeasuredSection) -> dict[str, Any]:
+    """All that the record has to know of a measured section, as JSON: it travels on a test's report."""
+    planned, limits = measured.planned, measured.planned.settings
+    points = [found.point for found in measured.points.values()]
+    names = {"candidate": planned.plan.candidate, "baseline": planned.plan.baseline}
+    missing = [r.reason for point in points for r in point.results if r.candidate is None or r.baseline is None]
+    return {
+        "plan": str(planned.plan.path),
+        "settings": settings_json(planned.plan, limits),
+        "sides": {who: _side(names[who], measured.hellos[who]) for who in BOTH},
+        "model": {
+            "id": planned.model.id,
+            "kind": planned.model.kind,
+            "snapshot": measured.checkpoint.snapshot,
+            "synthetic": measured.checkpoint.synthetic,
+            "sections": list(planned.model.sections),
+        },
+        "section": planned.section,
+        "complete": len(points) == len(planned.points),
+        "reason": missing[0] if missing else "",
+        "points": section_json(planned.section, points, gate=limits.gate, goal=limits.goal),
+    }
+
+
+def _side(name: str, hello: Any) -> dict[str, Any]:
+    if hello is None:
+        return {"name": name, "version": UNKNOWN_VERSION, "facts": {}}
+    return {"name": name, "version": hello.version, "facts": dict(hello.facts)}
+
+
+class ParityWriter:
+    """The records of one session, one file for each plan: `parity.json`, and `parity_STEM.json` for any further one."""
+
+    def __init__(self, out: Path, *, created: str, environment: Mapping[str, Any]) -> None:
+        self._out, self._created, self._environment = out, created, environment
+        self._plans: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+        self.records: dict[Path, ParityRecord] = {}
+
+    def add(self, facts: Mapping[str, Any]) -> Path:
+        """Take a section in, and write its plan's record; returns where."""
+        sections = self._plans.setdefault(facts["plan"], {})
+        sections[facts["model"]["id"], facts["section"]] = facts
+        path = self._path(facts["plan"])
+        document = self._document(list(sections.values()))
+        write_json(path, document)
+        # Read back by the strict reader: what nobody could replay must not be found out later.
+        record = read_parity_record(path)
+        write_json(path, document | {"summary": record.summary().to_json()})
+        self.records[path] = record
+        return path
+
+    def _path(self, plan: str) -> Path:
+        first = next(iter(self._plans)) == plan
+        return self._out / (NAME if first else f"parity_{Path(plan).stem}.json")
+
+    def _document(self, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
+        newest = sections[-1]
+        measured = {facts["section"] for facts in sections}
+        return {
+            "schema": OUR_SCHEMA,
+            "schema_version": OUR_VERSION,
+            "created": self._created,
+            **{who: _known(who, sections) for who in BOTH},
+            "environment": dict(self._environment),
+            "settings": newest["settings"],
+            "sections": [section for section in SECTIONS if section in measured],
+            "models": _models(sections),
+            "summary": {},
+        }
+
+
+def _known(who: str, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the side said of itself, by the first section in which it said anything."""
+    said: list[dict[str, Any]] = [facts["sides"][who] for facts in sections]
+    return next((side for side in said if side["version"] != UNKNOWN_VERSION), said[0])
+
+
+def _models(sections: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for facts in sections:
+        found.setdefault(facts["model"]["id"], []).append(facts)
+    return [_model(parts) for parts in found.values()]
+
+
+def _model(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """A model is `ok` when each of its sections is there, whole, with both sides."""
+    facts = parts[0]["model"]
+    by_section = {part["section"]: part["points"] for part in parts}
+    missing = [name for name in facts["sections"] if name not in by_section]
+    reasons = [part["reason"] for part in parts if part["reason"]]
+    reasons += [f"{part['section']}: not all points were asked for" for part in parts if not part["complete"]]
+    reasons += [f"not measured: {', '.join(missing)}"] if missing else []
+    head = {name: facts[name] for name in ("id", "kind", "snapshot")}
+    synthetic = {"synthetic": True} if facts["synthetic"] else {}
+    status = {"status": "partial", "reason": "; ".join(reasons)} if reasons else {"status": "ok"}
+    return {**head, **synthetic, **status, **{s: by_section[s] for s in SECTIONS if s in by_section}}

@@ -1,0 +1,105 @@
+"""What one pytest process knows about its parity plans: what they come to, where the weights are, what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from pytest_llmbench.parity_checkpoint import Checkpoint
+    from pytest_llmbench.parity_live import MeasuredSection
+    from pytest_llmbench.parity_pair import Who
+    from pytest_llmbench.parity_plan import ParityPlan, ParityPlanModel, ParitySettings
+    from pytest_llmbench.parity_planned import PlannedPoint, PlannedSection
+    from pytest_llmbench.session import Bench
+    from pytest_llmbench.sides.spec import SideSpec
+
+
+class Plans:
+    """Made by `Bench.plans`."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._plans: dict[Path, tuple[PlannedSection, ...]] = {}
+        self._checkpoints: dict[tuple[Path, str], Unavailable | Checkpoint] = {}
+        self.reported: set[PlannedSection] = set()
+
+    @cached_property
+    def sides(self) -> dict[str, SideSpec]:
+        """Built-in sides of a parity run and those that the hook adds, by name."""
+        from pytest_llmbench.sides.spec import builtin_sides
+
+        sides = builtin_sides()
+        self._bench.config.hook.pytest_llmbench_register_sides(sides=sides, config=self._bench.config)
+        return sides
+
+    def planned(self, path: Path) -> tuple[PlannedSection, ...]:
+        """What the parity plan at `path` comes to with the options in force; read once. MatrixError with the line."""
+        from pytest_llmbench import parity_plan_file
+        from pytest_llmbench.parity_planned import planned_sections
+
+        real = path.resolve()
+        if real not in self._plans:
+            plan = parity_plan_file.load(path)
+            self._plans[real] = planned_sections(plan, self._settings(plan))
+        return self._plans[real]
+
+    def _settings(self, plan: ParityPlan) -> ParitySettings:
+        """The tier's, with what was said on the command line, in the environment or the ini file in their place."""
+        options = self._bench.options
+        said = {name: getattr(options, name) for name in ("gate", "goal", "verdict") if name in options.said}
+        settings = plan.settings.for_tier(options.tier)
+        return settings.overridden(**said, runs=options.runs, max_tokens=options.max_tokens)
+
+    def configured(self) -> tuple[PlannedSection, ...]:
+        """Of every plan that is named, as a file: what tests outside plans run over. UsageError where none is."""
+        named = {*self._bench.named_paths, *self._bench.matrix_roots}
+        files = sorted(path for path in named if self._bench.is_plan_file(path))
+        if not files:
+            raise UsageError("no parity plan to run over: name a file with --llmbench-matrix or llmbench_matrix")
+        return tuple(section for path in files for section in self.planned(path))
+
+    def checkpoint(self, plan: ParityPlan, model: ParityPlanModel) -> Checkpoint:
+        """The folder of a plan's model; Unavailable where it can't run on this machine. Looked up once."""
+        from pytest_llmbench import parity_checkpoint
+
+        key = (plan.path.resolve(), model.id)
+        if key not in self._checkpoints:
+            try:
+                self._checkpoints[key] = parity_checkpoint.check(plan, model)
+            except Unavailable as error:
+                self._checkpoints[key] = error
+        found = self._checkpoints[key]
+        if isinstance(found, Unavailable):
+            raise found
+        return found
+
+    def measure(
+        self, planned: PlannedSection, checkpoint: Checkpoint, points: Sequence[PlannedPoint]
+    ) -> MeasuredSection:
+        """Those points of a parity plan's section, alone on this host's accelerator."""
+        from pytest_llmbench.parity_live import SectionRun
+
+        specs = self._specs(planned.plan)
+        run = SectionRun(planned, checkpoint, specs, log_dir=self._bench.log_dir, say=self._bench.progress.say)
+        self._bench.progress.say(f"{planned.id}: waiting for the accelerator")
+        with self._bench.accelerator.hold(self._bench.progress.announce):
+            return run.measure(points)
+
+    def _specs(self, plan: ParityPlan) -> dict[Who, SideSpec]:
+        names: dict[Who, str] = {"candidate": plan.candidate, "baseline": plan.baseline}
+        unknown = [name for name in names.values() if name not in self.sides]
+        if unknown:
+            raise UsageError(
+                f"{plan.path}: no side is called {unknown[0]!r}; there are: {', '.join(self.sides)} "
+                "(the hook pytest_llmbench_register_sides adds more: docs/sides.md)"
+            )
+        specs = {who: self.sides[name] for who, name in names.items()}
+        if plan.baseline_version is not None:
+            specs["baseline"] = replace(specs["baseline"], version=plan.baseline_version)
+        return specs

@@ -1,0 +1,31 @@
+"""The host waits for layers of a long prompt, and that changes nothing of the result."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from engine_kit import KINDS, make_model
+from exactness import logits_after, prompts
+
+from llmbench_engine import pace
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_paced_prompt_gives_the_same_logits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(kind)
+    (prompt,) = prompts([24], 32)
+    free = logits_after(model, prompt, chunk=10)
+    monkeypatch.setattr(pace, "PACED_FROM", 2)
+    monkeypatch.setattr(pace, "LAYERS_AHEAD", 1)
+    np.testing.assert_array_equal(logits_after(model, prompt, chunk=10), free)
+
+
+def test_only_the_newest_layers_of_a_long_step_may_be_underway(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(mx, "eval", lambda x: waited.append(int(x.item())))
+    paced, short = pace.Pace(pace.PACED_FROM), pace.Pace(pace.PACED_FROM - 1)
+    for layer in range(5):
+        paced(mx.array(layer))
+        short(mx.array(layer))
+    assert waited == list(range(5 - pace.LAYERS_AHEAD))
