@@ -13,6 +13,7 @@ from pytest_llmbench.fixtures import could_not_measure, skip_unavailable
 from pytest_llmbench.session import bench_of
 
 if TYPE_CHECKING:
+    from pytest_llmbench.options import Options
     from pytest_llmbench.parity import ParityResult
     from pytest_llmbench.parity_live import MeasuredSection
     from pytest_llmbench.parity_planned import PlannedPoint, PlannedSection
@@ -62,11 +63,11 @@ def _needed(items: Iterable[pytest.Item], section: PlannedSection) -> list[Plann
     return [point for point in section.points if point in wanted]
 
 
-def require_measured(result: ParityResult) -> None:
-    """Skip the test where the baseline failed; an error where only the candidate did."""
-    if result.baseline is None:
+def require_measured(result: ParityResult, options: Options) -> None:
+    """Skip the test where the baseline failed, which with `--llmbench-require` is an error as the candidate's is."""
+    if result.baseline is None and not options.require:
         pytest.skip(result.reason)
-    if result.candidate is None:
+    if result.baseline is None or result.candidate is None:
         unmeasured(result.reason)
 
 

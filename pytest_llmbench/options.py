@@ -131,7 +131,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="RULE",
         parse=_one_of("point", "interval"),
         default=DEFAULT_VERDICT,
-        help="how a live ratio is judged: point or interval (a replayed record: always point)",
+        help="how a live ratio is judged: point or interval (a replayed record: as it says)",
     ),
     Option(
         name="tier",

@@ -37,7 +37,8 @@ def check(plan: ParityPlan, model: ParityPlanModel) -> Checkpoint:
     """The model's checkpoint, on a machine that has all that the plan asks for. Unavailable, with the fix, for less."""
     requirements.check(model.requires, beside=plan.path)
     for side in (plan.candidate, plan.baseline):
-        missing = [name for name in PACKAGES.get(side, ()) if find_spec(name) is None]
+        needed = PACKAGES.get(side, ()) if plan.own_side(side) is None else ()
+        missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise Unavailable(f"{side} needs {', '.join(missing)}", fix="pip install 'pytest-llmbench[mlx]'")
     return find(model, beside=plan.path)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import UTC
 
 from pytest_llmbench.parity import ParityModel, ParityPoint, ParityResult, Side
-from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord
+from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, Engine, ParityRecord
 
 
 def to_json(record: ParityRecord) -> dict[str, object]:
@@ -19,14 +18,19 @@ def to_json(record: ParityRecord) -> dict[str, object]:
         "schema": OUR_SCHEMA,
         "schema_version": OUR_VERSION,
         "created": record.created.astimezone(UTC).isoformat(),
-        "candidate": asdict(record.candidate),
-        "baseline": asdict(record.baseline),
+        "candidate": _engine_json(record.candidate),
+        "baseline": _engine_json(record.baseline),
         "environment": dict(record.environment),
         "settings": dict(record.settings),
         "sections": list(record.sections),
         "models": [_model_json(record, model) for model in record.models],
         "summary": record.summary().to_json(),
     }
+
+
+def _engine_json(engine: Engine) -> dict[str, object]:
+    facts = {"facts": dict(engine.facts)} if engine.facts else {}
+    return {"name": engine.name, "version": engine.version, **facts}
 
 
 def model_head(model: ParityModel) -> dict[str, object]:

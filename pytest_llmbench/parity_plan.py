@@ -135,10 +135,20 @@ class ParityPlanModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSide:
+    """A side that the plan itself says how to start: as `SideSpec`, but with `env` as pairs."""
+
+    name: str
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParityPlan:
     """A whole plan file: which engine is measured against which one, how, and with what models.
 
-    `baseline_version` None: whatever is installed.
+    `baseline_version` None: whatever is installed. `sides` are the plan's own, looked up before all others.
     """
 
     path: Path
@@ -147,3 +157,8 @@ class ParityPlan:
     baseline: str = "mlx-lm"
     baseline_version: str | None = None
     settings: ParitySettings = ParitySettings()
+    sides: tuple[PlanSide, ...] = ()
+
+    def own_side(self, name: str) -> PlanSide | None:
+        """The plan's own side of that name."""
+        return next((side for side in self.sides if side.name == name), None)

@@ -1,6 +1,7 @@
 """A parity plan: YAML that says which engine is measured against which one, how, and with what models; read strictly.
 
     parity: {candidate: …, baseline: …, baseline_version: …}   marks the file as a plan
+    sides: {NAME: {command: …, env: …, version: …}, …}          the plan's own, for `candidate` and `baseline`
     settings: {…, tiers: {quick: {…}, full: {…}}}               a tier's own settings replace those above, key by key
     models: [{id: …, kind: …}, …]
 
@@ -9,6 +10,7 @@ A key of a model with nothing behind it counts as left out, but for `id`, `kind`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +22,15 @@ from yaml.nodes import Node
 
 from pytest_llmbench.checkpoints.random import SHAPES
 from pytest_llmbench.errors import MatrixError
-from pytest_llmbench.matrix_fields import A_DAY_S, LONGEST_NAME, MOST_RUNS, identifier, requirement
+from pytest_llmbench.matrix_fields import (
+    A_DAY_S,
+    LONGEST_NAME,
+    MOST_RUNS,
+    arguments,
+    environment,
+    identifier,
+    requirement,
+)
 from pytest_llmbench.parity import METRICS, RULES, SECTIONS, model_names
 from pytest_llmbench.parity_plan import (
     KINDS,
@@ -28,6 +38,7 @@ from pytest_llmbench.parity_plan import (
     ParityPlan,
     ParityPlanModel,
     ParitySettings,
+    PlanSide,
 )
 from pytest_llmbench.parity_points import MODEL_ID
 from pytest_llmbench.yaml_nodes import NodeReader, Read, short
@@ -36,7 +47,7 @@ from pytest_llmbench.yaml_source import Source, parse
 MOST_TOKENS: Final = 10_000_000
 MOST_STREAMS: Final = 1024
 
-_TOP: Final = ("parity", "settings", "models")
+_TOP: Final = ("parity", "sides", "settings", "models")
 _NEEDED: Final = ("id", "kind")
 _SNAPSHOT: Final = re.compile(r"[0-9a-f]{7,64}")
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+!_-]*")
@@ -53,13 +64,17 @@ def load(path: Path) -> ParityPlan:
     missing = [name for name in ("parity", "models") if name not in top or nodes.is_null(top[name])]
     if missing:
         source.fail(source.root, f"the file has no {' and no '.join(f'`{name}`' for name in missing)}")
-    sides, settings = _sides(nodes, top["parity"]), ParitySettings()
-    if "settings" in top and not nodes.is_null(top["settings"]):
-        settings = _settings(nodes, top["settings"])
-    return ParityPlan(path=path, settings=settings, models=_models(nodes, top["models"]), **sides)
+    given = nodes.without_nulls(top)
+    return ParityPlan(
+        path=path,
+        **_head(nodes, top["parity"]),
+        sides=_own_sides(nodes, top["sides"]) if "sides" in given else (),
+        settings=_settings(nodes, top["settings"]) if "settings" in given else ParitySettings(),
+        models=_models(nodes, top["models"]),
+    )
 
 
-def _sides(nodes: NodeReader, node: Node) -> dict[str, Any]:
+def _head(nodes: NodeReader, node: Node) -> dict[str, Any]:
     name = partial(identifier, nodes)
     readers: dict[str, Read] = {
         "candidate": name,
@@ -67,6 +82,35 @@ def _sides(nodes: NodeReader, node: Node) -> dict[str, Any]:
         "baseline_version": partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"'),
     }
     return nodes.values(nodes.without_nulls(nodes.record(node, readers, "parity")), readers)
+
+
+def _own_sides(nodes: NodeReader, node: Node) -> tuple[PlanSide, ...]:
+    named = nodes.mapping(node).values()
+    return tuple(_own_side(nodes, identifier(nodes, item.key), item.value) for item in named)
+
+
+def _own_side(nodes: NodeReader, name: str, node: Node) -> PlanSide:
+    readers: dict[str, Read] = {
+        "command": partial(_command, nodes),
+        "env": partial(environment, nodes),
+        "version": partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"'),
+    }
+    own = nodes.without_nulls(nodes.record(node, readers, f"the side {name}"), keep=("command",))
+    if "command" not in own:
+        nodes.source.fail(node, f"the side {name} has no `command`")
+    return PlanSide(name=name, **nodes.values(own, readers))
+
+
+def _command(nodes: NodeReader, node: Node) -> tuple[str, ...]:
+    """A program and its arguments; a program with a slash in its name lies beside the plan, or at an absolute path."""
+    words = arguments(nodes, node)
+    if not words or not words[0].strip():
+        nodes.source.fail(node, "expected a program and its arguments, found nothing")
+    if "/" not in words[0]:
+        return words
+    # Unlike Path.expanduser this leaves a user's name that isn't known as it is.
+    program = os.path.expanduser(words[0])  # noqa: PTH111
+    return (str(nodes.source.path.absolute().parent / program), *words[1:])
 
 
 def _settings(nodes: NodeReader, node: Node) -> ParitySettings:

@@ -53,9 +53,13 @@ def prompts_of(section: PlannedSection, point: PlannedPoint, prompts: ParityProm
     return (prompts.repeats(DECODE_MEMORY_REPEATS),) if point.point == "decode" else ()
 
 
-def decode_tok_s(answer: Generated) -> float:
-    """Tokens after the first, by the time since it. The first token's own time is that of the prompt."""
-    return (len(answer.tokens) - 1) / ((answer.token_ns[-1] - answer.token_ns[0]) * NS)
+def decode_values(answer: Generated) -> dict[str, float]:
+    """`tok_s`: tokens after the first, by the time since it; the first one's own time is that of the prompt.
+
+    A single token has no rate.
+    """
+    later = len(answer.tokens) - 1
+    return {"tok_s": later / ((answer.token_ns[-1] - answer.token_ns[0]) * NS)} if later else {}
 
 
 def batch_values(answer: Batched) -> dict[str, float]:
@@ -74,7 +78,7 @@ def _decode(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts
 
     def take(pair: Pair, who: Who) -> Reading:
         answer = pair.ask(who, lambda side: _generate(side, prompt, section.settings.max_tokens))
-        return Reading(values={"tok_s": decode_tok_s(answer)}, tokens=(answer.tokens,))
+        return Reading(values=decode_values(answer), tokens=(answer.tokens,))
 
     return take
 

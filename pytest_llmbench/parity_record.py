@@ -10,7 +10,7 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -45,10 +45,11 @@ _LAYOUTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One side's name and version."""
+    """One side's name and version, and what it said of itself: versions of libraries, device, switches."""
 
     name: str
     version: str
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,10 @@ def _engines(root: JsonNode, layout: Layout) -> tuple[Engine, Engine]:
 
 
 def _engine(node: JsonNode) -> Engine:
-    return Engine(name=node["name"].text(), version=node["version"].text())
+    facts = node.get("facts")
+    return Engine(
+        name=node["name"].text(), version=node["version"].text(), facts={} if facts is None else facts.mapping()
+    )
 
 
 def _created(node: JsonNode) -> datetime:

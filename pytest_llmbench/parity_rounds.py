@@ -125,24 +125,30 @@ class PointRounds:
             metric=planned.metric,
             candidate=sides["candidate"],
             baseline=sides["baseline"],
-            reason=self._reason(sides),
+            reason=self._reason(sides, planned.metric),
             gated=planned.gated,
             rule=self._section.settings.verdict,
         )
 
     def _side(self, who: Who, metric: str) -> Side | None:
-        if who in self.found.reasons:
+        """Its samples, one for each round: None where one of them is missing, or is nothing that has a ratio."""
+        samples = self._samples(who, metric)
+        if who in self.found.reasons or not samples or not all(sample is not None and sample > 0 for sample in samples):
             return None
+        values = tuple(sample for sample in samples if sample is not None)
+        return Side(median=stats.median(values), samples=values, unit=unit_of(metric))
+
+    def _samples(self, who: Who, metric: str) -> list[float | None]:
         # Pairs are whole rounds; a side may have one sample more when the other one failed.
         count = self.found.rounds if not self.found.reasons else None
-        samples = [r.values[metric] for r in self.found.readings[who][:count] if metric in r.values]
-        if not samples:
-            return None
-        return Side(median=stats.median(samples), samples=tuple(samples), unit=unit_of(metric))
+        return [reading.values.get(metric) for reading in self.found.readings[who][:count]]
 
-    def _reason(self, sides: dict[Who, Side | None]) -> str:
+    def _reason(self, sides: dict[Who, Side | None], metric: str) -> str:
         said = dict.fromkeys(self.found.reasons.values())
         if said:
             return "; ".join(said)
-        missing = [who for who, side in sides.items() if side is None]
-        return f"{' and '.join(missing)} can't tell" if missing else ""
+        return "; ".join(self._missing(who, metric) for who, side in sides.items() if side is None)
+
+    def _missing(self, who: Who, metric: str) -> str:
+        zero = 0 in self._samples(who, metric)
+        return f"{who}: {metric} is 0, which gives no ratio" if zero else f"{who}: can't tell {metric}"

@@ -42,8 +42,8 @@ def compare(
     if at is None:
         return TokenCheck(equal=True)
     seen = [(name, ask(at)) for name, ask in margins]
-    pair = {found[at], wanted[at]} if at < min(len(found), len(wanted)) else set()
-    excused = bool(seen) and all(margin is not None and _is_tie_of(margin, pair) for _, margin in seen)
+    pair = [ids[at] for ids in (found, wanted) if at < len(ids)]
+    excused = len(pair) == 2 and bool(seen) and all(margin is not None and _is_tie(margin, pair) for _, margin in seen)
     said = "; ".join(_margin_text(name, margin) for name, margin in seen)
     tokens = " and ".join(f"{name} {_token(ids, at)}" for name, ids in zip(names, (found, wanted), strict=True))
     verdict = "a near tie, which rounding decides" if excused else "no near tie"
@@ -58,15 +58,16 @@ def first_difference(one: Ids, other: Ids) -> int | None:
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def _is_tie_of(margins: Margins, tokens: set[int]) -> bool:
-    (best, high), (second, low) = margins.top
-    return tokens == {best, second} and high - low <= NEAR_TIE * abs(high)
+def _is_tie(margins: Margins, tokens: Ids) -> bool:
+    """Whether all of these are as good as the best one, but for rounding."""
+    logits, high = dict(margins.top), margins.top[0][1]
+    return all(token in logits and high - logits[token] <= NEAR_TIE * abs(high) for token in tokens)
 
 
 def _margin_text(name: str, margins: Margins | None) -> str:
     if margins is None:
         return f"{name} can't tell its logits"
-    (best, high), (second, low) = margins.top
+    (best, high), (second, low), *_ = margins.top
     return f"{name}'s best logits are {high:.4f} (token {best}) and {low:.4f} (token {second}), margin {high - low:.4f}"
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.parity import SECTIONS
 from pytest_llmbench.parity_json import section_json
 from pytest_llmbench.parity_pair import BOTH
-from pytest_llmbench.parity_planned import settings_json
+from pytest_llmbench.parity_planned import PlannedSection, settings_json
 from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord, read_parity_record
-from pytest_llmbench.record import write_json
+from pytest_llmbench.record import dumps, loads, write_json
+from pytest_llmbench.secrets import hide_command, is_secret_name
 
 if TYPE_CHECKING:
     from pytest_llmbench.parity_live import MeasuredSection
+    from pytest_llmbench.parity_plan import PlanSide
 
-NAME = "parity.json"
-UNKNOWN_VERSION = "unknown"
+NAME: Final = "parity.json"
+UNKNOWN_VERSION: Final = "unknown"
 
 
 def section_facts(measured: MeasuredSection) -> dict[str, Any]:
@@ -28,7 +30,8 @@ def section_facts(measured: MeasuredSection) -> dict[str, Any]:
     missing = [r.reason for point in points for r in point.results if r.candidate is None or r.baseline is None]
     return {
         "plan": str(planned.plan.path),
-        "settings": settings_json(planned.plan, limits),
+        "settings": _plain(settings_json(planned.plan, limits)),
+        "asked": _asked(planned),
         "sides": {who: _side(names[who], measured.hellos[who]) for who in BOTH},
         "model": {
             "id": planned.model.id,
@@ -42,6 +45,33 @@ def section_facts(measured: MeasuredSection) -> dict[str, Any]:
         "reason": missing[0] if missing else "",
         "points": section_json(planned.section, points, gate=limits.gate, goal=limits.goal),
     }
+
+
+def is_measured(facts: Mapping[str, Any], planned: PlannedSection) -> bool:
+    """Whether `facts` are of what is planned now: the same settings, model, points and sides."""
+    settings = _plain(settings_json(planned.plan, planned.settings))
+    return bool(facts["settings"] == settings and facts["asked"] == _asked(planned))
+
+
+def _asked(planned: PlannedSection) -> dict[str, Any]:
+    """What the plan says beside its settings: of the model, its points, and the sides."""
+    plan, model = planned.plan, planned.model
+    return {
+        **{name: getattr(model, name) for name in ("id", "kind", "snapshot", "shape", "path", "synthetic")},
+        "points": [point.point for point in planned.points],
+        "sides": [plan.candidate, plan.baseline, plan.baseline_version],
+        "own_sides": [_own_side(side) for side in plan.sides if side.name in (plan.candidate, plan.baseline)],
+    }
+
+
+def _own_side(side: PlanSide) -> list[Any]:
+    env = [[name, value] for name, value in side.env if not is_secret_name(name)]
+    return [side.name, hide_command(side.command), env, side.version]
+
+
+def _plain(data: Any) -> Any:
+    """`data` as it comes back from a file."""
+    return loads(dumps(data))
 
 
 def _side(name: str, hello: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import collect, collect_parity, hookspec, listing, options, recorder
+from pytest_llmbench import collect, collect_parity, hookspec, listing, options, recorder, resume
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.fixtures import (
     llmbench_accelerator,
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", collect.MARKER_HELP)
     try:
         bench = Bench(config, options.resolve(config, os.environ))
-        recorder.read_resumed(bench)
+        resume.read_resumed(bench)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[BENCH] = bench
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     collect.group_by_entry(bench_of(config), items)
     collect_parity.group_by_section(items)
     try:
-        recorder.resume(bench_of(config), items)
+        resume.resume(bench_of(config), items)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -152,7 +152,7 @@ def _begin(session: pytest.Session, benchmarks: bool) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    recorder.fail_again(bench_of(item.config), item)
+    resume.fail_again(bench_of(item.config), item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 from pytest_llmbench import collect
 from pytest_llmbench.errors import BenchError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
+from pytest_llmbench.resume import ResumedFailure, is_replay, options_json
 from pytest_llmbench.session import Bench, bench_of
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 ATTRIBUTE = "llmbench_record"
 REASON_CHARACTERS = 4000
 FINISHED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-
-
-class ResumedFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
-    """A test that failed in an earlier part of a resumed run fails again, without being measured again."""
-
-    __module__ = "builtins"  # as pytest's own: summaries show the bare name
 
 
 def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
@@ -114,7 +108,7 @@ class ResultRecorder:
         if facts is None or outcome is None:
             return
         self._bench.progress.finish_test()
-        if report.nodeid in self._bench.resumed and _is_replay(report):
+        if report.nodeid in self._bench.resumed and is_replay(_reason(report)):
             self.results[report.nodeid] = self._bench.resumed[report.nodeid]
             return
         self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)))
@@ -169,9 +163,8 @@ class ResultRecorder:
 
         head = self._head_facts()
         writer = ParityWriter(out, created=head["created"], environment=head["environment"])
-        for result in self._bench.resumed.values():
-            if result.parity is not None:
-                writer.add(result.parity)
+        for facts in self._bench.resumed_sections.values():
+            writer.add(facts)
         return writer
 
     @property
@@ -190,7 +183,7 @@ class ResultRecorder:
             found = collect_environment(root=config.rootpath, power=read_power().facts())
             environment = found.to_json() | {"fingerprint": found.fingerprint}
             config.hook.pytest_llmbench_update_environment(environment=environment, config=config)
-            self._head = {"created": utc_now(), "environment": environment, "options": _options_json(self._bench)}
+            self._head = {"created": utc_now(), "environment": environment, "options": options_json(self._bench)}
         return self._head
 
     @pytest.hookimpl
@@ -210,16 +203,6 @@ class ResultRecorder:
             write_json(out / "run.json", record)
         except OSError as error:
             self._bench.warnings.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
-
-
-def _options_json(bench: Bench) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        name: [str(v) for v in value] if name in ("matrix", "records") else value
-        for name, value in asdict(bench.options).items()
-        if name != "said"
-    }
 
 
 def _set_aside(path: Path) -> None:
@@ -260,78 +243,3 @@ def _reason(report: pytest.TestReport) -> str | None:
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     return report.longreprtext[-REASON_CHARACTERS:]  # of a long traceback, the end says what happened
-
-
-RESUMED = "already done in the resumed run: "
-
-
-def _is_replay(report: pytest.TestReport) -> bool:
-    """Whether the outcome is only the resumed journal's, said again."""
-    return RESUMED in (_reason(report) or "")
-
-
-def resume(bench: Bench, items: list[pytest.Item]) -> None:
-    """Skip what the journal holds as passed; let fail again, unmeasured, what it holds as failed.
-
-    UsageError where the journal holds none of the tests: then the run was started from another place.
-    """
-    known = {nodeid.partition("::")[0] for nodeid in bench.resumed}
-    if known and items and not any(item.nodeid.partition("::")[0] in known for item in items):
-        raise UsageError(
-            f"--llmbench-resume {bench.options.resume}: none of these tests is in its journal, which knows "
-            f"{next(iter(bench.resumed))}; start pytest from the same folder, and write --llmbench-resume=DIR"
-        )
-    for item in items:
-        earlier = bench.resumed.get(item.nodeid)
-        if earlier is not None and _entry_changed(bench, item, earlier):
-            del bench.resumed[item.nodeid]
-        elif earlier is not None and earlier.outcome == "passed":
-            item.add_marker(pytest.mark.skip(reason=RESUMED + "passed"))
-
-
-def _entry_changed(bench: Bench, item: pytest.Item, earlier: Result) -> bool:
-    """Whether the matrix now says something else of the entry, or of how to measure it, than when it was measured."""
-    from pytest_llmbench.record import entry_json, settings_json
-
-    entry = collect.entry_of(item)
-    if entry is None:
-        return False
-    then = (earlier.measurement or {}).get("settings")
-    return entry_json(entry) != earlier.entry or (then is not None and then != settings_json(bench.settings(entry)))
-
-
-def fail_again(bench: Bench, item: pytest.Item) -> None:
-    """End a test that failed in the resumed run before its server is started."""
-    earlier = bench.resumed.get(item.nodeid)
-    if earlier is not None and earlier.outcome == "failed":
-        raise ResumedFailure(f"{RESUMED}{earlier.reason}", pytrace=False)
-
-
-MEASURED_WITH = ("runs", "warmup", "max_tokens", "prompts", "think", "gate", "tier", "verdict")
-"""Options that two parts of one run have to share."""
-
-
-def _require_same_options(earlier: Mapping[str, Any], bench: Bench, folder: Path) -> None:
-    """UsageError where the journal was written with other options: its figures aren't what would be measured now."""
-    import json
-
-    now = json.loads(json.dumps(_options_json(bench), default=str))
-    other = [name for name in MEASURED_WITH if earlier.get(name) != now.get(name)]
-    if other:
-        was = ", ".join(f"{name} {'not given' if earlier.get(name) is None else earlier[name]}" for name in other)
-        raise UsageError(f"--llmbench-resume {folder}: that run was made with {was}; give the same, or start anew")
-
-
-def read_resumed(bench: Bench) -> None:
-    """Fill `bench.resumed` from the folder's journal."""
-    folder = bench.options.resume
-    if folder is None:
-        return
-    from pytest_llmbench import journal
-
-    found = journal.read(folder / journal.NAME)
-    _require_same_options(found.run.options, bench, folder)
-    bench.resumed = {r.nodeid: r for r in found.run.results if r.outcome in ("passed", "failed")}
-    bench.options = replace(bench.options, out=bench.options.out or folder)
-    # No Python warning: where those are errors, a run that crashed couldn't be continued.
-    bench.warnings += [found.warning] if found.warning else []

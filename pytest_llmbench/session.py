@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -43,6 +43,7 @@ class Bench:
         self.accelerator = Accelerator()
         self.progress = Progress(None, live=False)
         self.resumed: dict[str, Result] = {}
+        self.resumed_sections: dict[tuple[str, str, str], Mapping[str, Any]] = {}
         self.warnings: list[str] = []
         self._matrices: dict[Path, Matrix] = {}
         self._records: dict[Path, ParityRecord] = {}

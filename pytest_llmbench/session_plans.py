@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import Unavailable, UsageError
+from pytest_llmbench.yaml_nodes import suggestion
 
 if TYPE_CHECKING:
     from pytest_llmbench.parity_checkpoint import Checkpoint
@@ -39,13 +40,17 @@ class Plans:
         return sides
 
     def planned(self, path: Path) -> tuple[PlannedSection, ...]:
-        """What the parity plan at `path` comes to with the options in force; read once. MatrixError with the line."""
+        """What the parity plan at `path` comes to with the options in force; read once.
+
+        MatrixError with the line, UsageError for a side that nobody knows.
+        """
         from pytest_llmbench import parity_plan_file
         from pytest_llmbench.parity_planned import planned_sections
 
         real = path.resolve()
         if real not in self._plans:
             plan = parity_plan_file.load(path)
+            self._require_sides(plan)
             self._plans[real] = planned_sections(plan, self._settings(plan))
         return self._plans[real]
 
@@ -91,15 +96,27 @@ class Plans:
         with self._bench.accelerator.hold(self._bench.progress.announce):
             return run.measure(points)
 
-    def _specs(self, plan: ParityPlan) -> dict[Who, SideSpec]:
-        names: dict[Who, str] = {"candidate": plan.candidate, "baseline": plan.baseline}
-        unknown = [name for name in names.values() if name not in self.sides]
+    def _require_sides(self, plan: ParityPlan) -> None:
+        names = [*(side.name for side in plan.sides), *self.sides]
+        unknown = [name for name in (plan.candidate, plan.baseline) if name not in names]
         if unknown:
             raise UsageError(
-                f"{plan.path}: no side is called {unknown[0]!r}; there are: {', '.join(self.sides)} "
-                "(the hook pytest_llmbench_register_sides adds more: docs/sides.md)"
+                f"{plan.path}: no side is called {unknown[0]!r}; {suggestion(unknown[0], names)} "
+                "(the plan's `sides` or the hook pytest_llmbench_register_sides add more: docs/sides.md)"
             )
-        specs = {who: self.sides[name] for who, name in names.items()}
+
+    def _specs(self, plan: ParityPlan) -> dict[Who, SideSpec]:
+        specs: dict[Who, SideSpec] = {"candidate": self._spec(plan, plan.candidate)}
+        specs["baseline"] = self._spec(plan, plan.baseline)
         if plan.baseline_version is not None:
             specs["baseline"] = replace(specs["baseline"], version=plan.baseline_version)
         return specs
+
+    def _spec(self, plan: ParityPlan, name: str) -> SideSpec:
+        """The plan's own side of that name, else the registered one."""
+        from pytest_llmbench.sides.spec import SideSpec
+
+        own = plan.own_side(name)
+        if own is None:
+            return self.sides[name]
+        return SideSpec(name=own.name, command=own.command, env=dict(own.env), version=own.version)

@@ -20,9 +20,10 @@ def test_parity(
     llmbench_options: Options,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The candidate's median is at least `gate` times as good as the baseline's, unrounded."""
+    """The candidate is at least `gate` times as good as the baseline: the record's gate, unless an option gives one."""
     if llmbench_parity.baseline is None:
         pytest.skip(llmbench_parity.reason or "the record gives no ratio and no reason")
     record = bench_of(request.config).record(request.node.path)
     names = (record.candidate_name, record.baseline_name)
-    llmbench_gate.check_parity(llmbench_parity, llmbench_options.gate, names=names)
+    gate = llmbench_options.gate if "gate" in llmbench_options.said else record.gate
+    llmbench_gate.check_parity(llmbench_parity, gate, names=names)

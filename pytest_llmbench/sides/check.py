@@ -47,6 +47,8 @@ def _check_row(wanted: int, tokens: Sequence[int], token_ns: Sequence[int], star
     if len(token_ns) != wanted:
         raise SideError(f"wrong number of tokens: {len(token_ns)} stamps for {wanted}", kind="tokens")
     _check_stamps([started_ns, *token_ns], window)
+    if token_ns[0] == started_ns:
+        raise SideError("stamps don't rise: the first token has that of the request", kind="stamps")
     # Several tokens may come at once, but not all: that is no stream, and its rate is infinite.
     if wanted > 1 and token_ns[0] == token_ns[-1]:
         raise SideError(f"stamps don't rise: all {wanted} tokens have the same one", kind="stamps")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmbench import __version__
 from pytest_llmbench.sides.messages import Fact
-from pytest_llmbench.sides.mlx_served import MlxServed, bad_checkpoint, nothing_loaded, top_two
+from pytest_llmbench.sides.mlx_served import MlxServed, bad_checkpoint, best_of, nothing_loaded
 from pytest_llmbench.sides.serve import serve
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ class EngineSide(MlxServed):
             for number in rows:
                 engine.cancel(number)
 
-    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], tuple[int, float]]:
+    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], ...]:
         import mlx.core as mx
 
         from llmbench_engine.generate import prefill
 
         model = self._loaded().model
         logits = prefill(model, mx.array([list(prompt)]), model.make_cache(1, len(prompt)))
-        return top_two(logits[0])
+        return best_of(logits[0])
 
     def _loaded(self) -> Engine:
         if self._engine is None:

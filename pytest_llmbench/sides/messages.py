@@ -13,6 +13,7 @@ PROTOCOL: Final = 1
 MARGINS: Final = "margins"
 BATCH: Final = "batch"
 CAPABILITIES: Final = (MARGINS, BATCH)
+MOST_MARGINS: Final = 8
 REFUSALS: Final = ("checkpoint", "memory", "unsupported", "failed")
 
 Ids = tuple[int, ...]
@@ -55,7 +56,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginsRequest:
-    """Which two tokens are the likeliest after `prompt`?"""
+    """Which tokens are the likeliest after `prompt`?"""
 
     op: ClassVar[str] = "margins"
     prompt: Ids
@@ -120,9 +121,9 @@ class Batched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """The two best tokens with their logits, the better one first."""
+    """The best tokens with their logits, the best one first: at least two, at most MOST_MARGINS."""
 
-    top: tuple[tuple[int, float], tuple[int, float]]
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench.sides.messages import Fact
-from pytest_llmbench.sides.mlx_served import MlxServed, nothing_loaded, package_version, top_two
+from pytest_llmbench.sides.mlx_served import MlxServed, best_of, nothing_loaded, package_version
 from pytest_llmbench.sides.serve import serve
 
 # `stream_generate` reads prompts in such chunks.
@@ -79,7 +79,7 @@ class MlxLmSide(MlxServed):
                 for response in responses:
                     yield rows[response.uid], int(response.token)
 
-    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], tuple[int, float]]:
+    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], ...]:
         import mlx.core as mx
         from mlx_lm.models.cache import make_prompt_cache
 
@@ -90,7 +90,7 @@ class MlxLmSide(MlxServed):
         for start in range(0, len(prompt) - 1, CHUNK):
             model(tokens[:, start : min(start + CHUNK, len(prompt) - 1)], cache=cache)
             mx.eval([part.state for part in cache])
-        return top_two(model(tokens[:, -1:], cache=cache)[0, -1])
+        return best_of(model(tokens[:, -1:], cache=cache)[0, -1])
 
     def _loaded(self) -> Any:
         if self._model is None:

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, cast
 from pytest_llmbench.errors import SideError
 from pytest_llmbench.memory_macos import footprint
 from pytest_llmbench.secrets import HIDDEN, is_secret_name
-from pytest_llmbench.sides.messages import Fact, MemoryUse
+from pytest_llmbench.sides.messages import MOST_MARGINS, Fact, MemoryUse
 from pytest_llmbench.sides.serve import Served
 
 if TYPE_CHECKING:
     import mlx.core as mx
+
+
+_OF_NO_MATTER = ("uuid", "pci_bus_id", "free_memory")
+"""Of the device: which one of its kind it is, and what changes while we look."""
 
 
 class MlxServed(Served):
@@ -32,7 +36,8 @@ class MlxServed(Served):
     def facts(self) -> Mapping[str, Fact]:
         import mlx.core as mx
 
-        device = {f"device.{name}": value for name, value in mx.device_info().items()}
+        info = {name: value for name, value in mx.device_info().items() if name not in _OF_NO_MATTER}
+        device = {f"device.{name}": value for name, value in info.items()}
         return {
             "mlx": package_version("mlx"),
             "mlx_lm": package_version("mlx-lm"),
@@ -81,14 +86,14 @@ def nothing_loaded() -> SideError:
     return SideError("nothing is loaded", kind="refused", refusal="failed")
 
 
-def top_two(logits: mx.array) -> tuple[tuple[int, float], tuple[int, float]]:
-    """The two largest of `logits` [vocabulary] as float32, with their places, the larger one first."""
+def best_of(logits: mx.array) -> tuple[tuple[int, float], ...]:
+    """The MOST_MARGINS largest of `logits` [vocabulary] as float32, with their places, the largest one first."""
     import mlx.core as mx
 
     values = logits.astype(mx.float32)
-    places = mx.argsort(-values)[:2]
-    (best, second), (most, less) = cast("list[list[float]]", [places.tolist(), values[places].tolist()])
-    return (int(best), most), (int(second), less)
+    places = mx.argsort(-values)[:MOST_MARGINS]
+    pairs = cast("list[list[float]]", [places.tolist(), values[places].tolist()])
+    return tuple((int(place), value) for place, value in zip(*pairs, strict=True))
 
 
 def peak_rss_bytes() -> int:

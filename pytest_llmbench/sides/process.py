@@ -97,7 +97,7 @@ class SideProcess:
         return self._ask(request, wire.parse_batched, lambda got, at: check_batched(request, got, at))
 
     def margins(self, prompt: Sequence[int]) -> Margins:
-        """The two likeliest tokens after `prompt`, with their logits."""
+        """The likeliest tokens after `prompt`, with their logits."""
         self._need(MARGINS)
         return self._ask(MarginsRequest(prompt=tuple(prompt)), wire.parse_margins)
 

@@ -80,8 +80,8 @@ class Served(ABC):
         """Row and token, as they come; in the end `n` of each row."""
         raise SideError("it doesn't do batches", kind="refused", refusal="unsupported")
 
-    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], tuple[int, float]]:
-        """The two likeliest tokens after `prompt` with their logits, the better one first."""
+    def margins(self, prompt: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """The likeliest tokens after `prompt` with their logits, at most MOST_MARGINS, the best one first."""
         raise SideError("it doesn't tell logits", kind="refused", refusal="unsupported")
 
     @abstractmethod

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from pytest_llmbench.errors import SideError
 from pytest_llmbench.sides import reading
 from pytest_llmbench.sides.messages import (
     CAPABILITIES,
+    MOST_MARGINS,
     PROTOCOL,
     REFUSALS,
     Answer,
@@ -174,12 +176,12 @@ def _read_batched(value: object) -> Batched:
 
 def _read_margins(value: object) -> Margins:
     top = reading.array(reading.members(value, "ok", ("top",))["top"], "top")
-    if len(top) != 2:
-        raise reading.Malformed("top doesn't have two entries")
-    first, second = (reading.logit(pair, "top") for pair in top)
-    if first[0] == second[0] or first[1] < second[1]:
-        raise reading.Malformed("top isn't two tokens, the better one first")
-    return Margins(top=(first, second))
+    if not 2 <= len(top) <= MOST_MARGINS:
+        raise reading.Malformed(f"top doesn't have two to {MOST_MARGINS} entries")
+    best = [reading.logit(pair, "top") for pair in top]
+    if len({token for token, _ in best}) < len(best) or any(a < b for (_, a), (_, b) in pairwise(best)):
+        raise reading.Malformed("top isn't different tokens, the better one first")
+    return Margins(top=tuple(best))
 
 
 def _read_reset(value: object) -> Reset:

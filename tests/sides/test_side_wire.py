@@ -14,6 +14,7 @@ from pytest_llmbench.errors import SideError
 from pytest_llmbench.sides import wire
 from pytest_llmbench.sides.messages import (
     CAPABILITIES,
+    MOST_MARGINS,
     REFUSALS,
     Answer,
     Batched,
@@ -65,8 +66,9 @@ requests = st.one_of(
 
 @st.composite
 def margins(draw: st.DrawFn) -> Margins:
-    (a, b), (x, y) = draw(st.tuples(st.integers(0, 99), st.integers(100, 199))), sorted(draw(st.tuples(finite, finite)))
-    return Margins(top=((a, y), (b, x)))
+    tokens = draw(st.lists(st.integers(0, 199), min_size=2, max_size=MOST_MARGINS, unique=True))
+    values = draw(st.lists(finite, min_size=len(tokens), max_size=len(tokens)))
+    return Margins(top=tuple(zip(tokens, sorted(values, reverse=True), strict=True)))
 
 
 capabilities = st.lists(st.sampled_from(CAPABILITIES)).map(tuple)
@@ -175,9 +177,9 @@ def test_no_damage_to_an_answer_raises_anything_else(
         (wire.parse_generated, b'{"ok":{"started_ns":1,"token_ns":[1],"tokens":[true]}}', "tokens isn't token"),
         (wire.parse_generated, b'{"ok":{"started_ns":1,"token_ns":[1],"tokens":[4294967296]}}', "tokens isn't token"),
         (wire.parse_generated, b'{"ok":{"started_ns":1,"token_ns":{},"tokens":[]}}', "token_ns isn't an array"),
-        (wire.parse_margins, b'{"ok":{"top":[[1,2.0]]}}', "top doesn't have two entries"),
-        (wire.parse_margins, b'{"ok":{"top":[[1,2.0],[1,1.0]]}}', "top isn't two tokens, the better one first"),
-        (wire.parse_margins, b'{"ok":{"top":[[1,1.0],[2,2.0]]}}', "top isn't two tokens, the better one first"),
+        (wire.parse_margins, b'{"ok":{"top":[[1,2.0]]}}', "top doesn't have two to 8 entries"),
+        (wire.parse_margins, b'{"ok":{"top":[[1,2.0],[1,1.0]]}}', "top isn't different tokens, the better one first"),
+        (wire.parse_margins, b'{"ok":{"top":[[1,1.0],[2,2.0]]}}', "top isn't different tokens, the better one first"),
         (wire.parse_margins, b'{"ok":{"top":[[1,NaN],[2,1.0]]}}', "NaN isn't a JSON number"),
         (wire.parse_margins, b'{"ok":{"top":[[1,1e999],[2,1.0]]}}', "a number beyond a double's range"),
         (wire.parse_hello, b'{"ok":{"protocol":1}}', "ok lacks name, version, facts, capabilities"),

@@ -27,7 +27,7 @@ LAYERS = (
     parity_rounds parity_tokens parity_live""",
     """record journal parity_json parity_writer compare report""",
     """__main__ cli cli_* options hookspec collect suite suite_parity fixtures distribute session session_plans plugin
-    recorder suite_live collect_parity fixtures_parity listing terminal terminal_summary""",
+    recorder resume suite_live collect_parity fixtures_parity listing terminal terminal_summary""",
 )
 HEAVY = {"mlx", "mlx_lm", "numpy", "httpx", "transformers"}
 MOST_LINES = 300

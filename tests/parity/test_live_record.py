@@ -1,0 +1,162 @@
+"""The record of a live run: written as it goes, whole after a resume, by the controller alone, and replayed as it was."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from parity_kit import ParityLab, parity_name
+
+WAVERING = {"token_ms": [1.0, 1.1, 0.9]}
+ALL = ("decode", "ttft", "memory", "load", "concurrency")
+
+
+def killed_in(lab: ParityLab, op: str, *args: str) -> None:
+    """Run until a side is asked `op`, then SIGKILL pytest."""
+    process = lab.start("--llmbench-out=out", *args)
+    try:
+        deadline = time.monotonic() + 120
+        while not lab.events(op):
+            assert process.poll() is None, (lab.path / "log.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def killed(lab: ParityLab) -> ParityLab:
+    """A run of decode and concurrency that was killed in the second, whose batches take for ever."""
+    lab.sides(steady={"fault": "hang", "faulty_op": "batch"})
+    lab.plan("decode", "concurrency")
+    killed_in(lab, "batch")
+    lab.sides(steady={})
+    lab.forget()
+    return lab
+
+
+def test_after_a_kill_the_sections_that_were_measured_are_in_a_valid_record(killed: ParityLab) -> None:
+    assert killed.record()["sections"] == ["decode"]
+    model = killed.model()
+    assert (model["status"], model["reason"]) == ("partial", "not measured: concurrency")
+    assert [point["tok_s"]["ratio"] for point in model["decode"]] == [1, 1]
+
+
+def test_a_resumed_run_measures_the_rest_and_its_record_has_both(killed: ParityLab) -> None:
+    result = killed.run("--llmbench-resume=out")
+    assert killed.record()["sections"] == ["decode", "concurrency"]
+    assert killed.model()["status"] == "ok"
+    assert set(killed.outcomes().values()) == {"passed"}
+    assert result.parseoutcomes() == {"skipped": 3, "passed": 8}
+    assert {event["prompt"] for event in killed.events("generate")} == {16}, "only streams of the batch, by themselves"
+
+
+def test_a_section_is_measured_again_as_a_whole_if_one_of_its_tests_is_still_to_do(lab: ParityLab) -> None:
+    lab.sides(steady={}, bad={"fault": "exit", "from_prompt_tokens": 90})
+    lab.plan("decode", "load", candidate="bad")
+    lab.run()
+    assert lab.outcomes()["test_parity[m-decode-r4-tok_s]"] == "error"
+    lab.sides(steady={}, bad={})
+    lab.run("--llmbench-resume=out").assert_outcomes(passed=3, skipped=2)
+    assert set(lab.outcomes().values()) == {"passed"}
+    assert lab.model()["status"] == "ok"
+
+
+def test_what_could_not_be_measured_is_not_tried_again(lab: ParityLab) -> None:
+    lab.sides(steady={}, bad={"fault": "exit", "from_prompt_tokens": 90})
+    lab.plan("decode", "load", baseline="bad")
+    lab.run()
+    before = lab.outcomes()
+    assert before["test_parity[m-decode-r4-tok_s]"] == "skipped"
+    lab.forget()
+    result = lab.run("--llmbench-resume=out")
+    assert lab.outcomes() == before
+    assert not lab.events()
+    result.stdout.fnmatch_lines(["*already done in the resumed run: baseline: ended in generate: exit 3"])
+    assert lab.model()["decode"][1]["tok_s"]["reason"] == "baseline: ended in generate: exit 3"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_tokens": 9},
+        {"gates": {"gate": 0.5}},
+        {"candidate": "other"},
+        {"models": [{"id": "org/m", "sections": ["decode"], "path": "weights2"}]},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_plan_that_changed_is_measured_again(lab: ParityLab, changed: dict[str, object]) -> None:
+    lab.checkpoint("weights2")
+    lab.sides(steady={}, other={})
+    lab.plan("decode")
+    lab.run().assert_outcomes(passed=3)
+    lab.run("--llmbench-resume=out").assert_outcomes(skipped=3)
+    lab.plan("decode", **changed)  # type: ignore[arg-type]
+    lab.forget()
+    lab.run("--llmbench-resume=out").assert_outcomes(passed=3)
+    assert len(lab.events("start")) == 2
+
+
+def test_a_section_that_a_resumed_run_leaves_out_stays_in_its_record_wherever_that_is(lab: ParityLab) -> None:
+    lab.plan("decode", "load")
+    lab.run("-k", "section:decode", "--llmbench-out=first").assert_outcomes(passed=3)
+    lab.run("-k", "section:load", "--llmbench-resume=first", "--llmbench-out=out").assert_outcomes(passed=2)
+    assert lab.record()["sections"] == ["decode", "load"]
+    assert lab.model()["status"] == "ok"
+
+
+def test_a_record_is_replayed_to_the_outcomes_of_its_run(lab: ParityLab) -> None:
+    lab.sides(
+        steady={},
+        mixed=WAVERING | {"load_ms": 5.5, "fault": "exit", "faulty_op": "batch", "from_prompt_tokens": 16},
+        blind={"fault": "memory", "from_prompt_tokens": 60},
+    )
+    lab.plan(
+        *ALL, candidate="mixed", baseline="blind", verdict="interval", runs_per_pass=5, max_rounds=6,
+        gates={"gate": 0.97}, memory={"prompt_tokens": [], "gated": ["peak_bytes"]},
+    )  # fmt: skip
+    lab.run("-k", "test_parity")
+    live = {parity_name(test): (r["outcome"], r["verdicts"]) for test, r in lab.results().items()}
+    assert {outcome for outcome, _ in live.values()} == {"passed", "failed", "error", "skipped"}
+    assert "inconclusive" in {v["outcome"] for _, verdicts in live.values() for v in verdicts}
+    lab.run("out/parity.json", "--llmbench-out=again")
+    lab.out = lab.path / "again"
+    assert {parity_name(test): (r["outcome"], r["verdicts"]) for test, r in lab.results().items()} == live
+
+
+def test_another_gate_is_given_to_a_replay_by_its_option(lab: ParityLab) -> None:
+    lab.sides(steady={}, slower={"token_ms": [1.05]})
+    lab.plan("decode", candidate="slower", gates={"gate": 0.9})
+    lab.run("-k", "tok_s").assert_outcomes(passed=2)
+    lab.run("out/parity.json", "--llmbench-out=again").assert_outcomes(passed=2)
+    lab.run("out/parity.json", "--llmbench-out=again", "--llmbench-gate=0.98").assert_outcomes(failed=2)
+
+
+def test_with_workers_the_controller_writes_the_record_once(lab: ParityLab) -> None:
+    lab.plan("decode", "load")
+    result = lab.run("-n2")
+    result.assert_outcomes(passed=5)
+    assert len(lab.events("start")) == 2 + 4, "each section is measured by one worker"
+    assert lab.record()["sections"] == ["decode", "load"]
+    assert lab.model()["status"] == "ok"
+    result.stdout.fnmatch_lines(["*llmbench: parity.json*", "4 gated results, 0 below gate 0.98, 0 not measured"])
+    assert sorted(path.name for path in lab.out.glob("parity*")) == ["parity.json"]
+
+
+def test_each_of_two_plans_has_a_record(lab: ParityLab) -> None:
+    lab.plan("decode", models=[{"id": "one", "sections": ["decode"]}])
+    lab.plan("decode", models=[{"id": "two", "sections": ["decode"]}], name="second.yaml")
+    lab.run("plan.yaml", "second.yaml", "-k", "tok_s").assert_outcomes(passed=4)
+    assert [lab.record(name)["models"][0]["id"] for name in ("parity.json", "parity_second.json")] == ["one", "two"]
+
+
+def test_the_head_says_who_was_measured(lab: ParityLab) -> None:
+    lab.plan("decode", models=[{"id": "org/m", "sections": ["decode"], "synthetic": True}])
+    lab.run("-k", "tok_s")
+    record = lab.record()
+    facts = {"library": "2.1", "fast": True}
+    assert record["candidate"] == record["baseline"] == {"name": "steady", "version": "1.0", "facts": facts}
+    assert record["models"][0]["synthetic"] is True
+    assert record["settings"]["gates"] == {"gate": 0.98, "goal": 1.0}
