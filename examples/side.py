@@ -30,9 +30,10 @@ def hello(request):
 
 
 def load(request):
+    started = time.monotonic_ns()
     if not Path(request["path"]).is_dir():
         raise FileNotFoundError(f"no such folder: {request['path']}")
-    started = ready = time.monotonic_ns()
+    ready = time.monotonic_ns()
     first = request["first_prompt"] and generate({"prompt": request["first_prompt"], "max_tokens": 1})["token_ns"][0]
     return {"started_ns": started, "ready_ns": ready, "first_token_ns": first}
 

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.errors import RequestError, ServerTimeout
+from pytest_llmbench.ports import is_loopback
 from pytest_llmbench.sample import Delta, Kind
-from pytest_llmbench.sse import Event, EventDecoder
+from pytest_llmbench.sse import OPENAI, Event, Wire
 
 if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
 
+CHAT_PATH = "/v1/chat/completions"
 CONNECT_TIMEOUT_S = 5.0
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
@@ -44,18 +46,28 @@ class Reply:
 class ChatClient:
     """One server's HTTP client: loopback without proxies, no redirects, the key only in the header."""
 
-    def __init__(self, base_url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 600.0,
+        path: str = CHAT_PATH,
+        wire: Wire = OPENAI,
+    ) -> None:
         import httpx
 
         self.base_url = base_url.rstrip("/")
         self.timeout_s = timeout_s
+        self._path = path
+        self._wire = wire
         # Stamps are of the bytes as they come: a compressed stream would arrive in the compressor's pieces.
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         # A connection for each request: servers close kept ones when they please (llama-server after 5 s or 100
         # requests), and one that is closed while we send would look like a crash. Connecting isn't timed.
         self._http = httpx.Client(
             headers=headers,
-            trust_env=False,
+            trust_env=not is_loopback(self.base_url),
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_keepalive_connections=0),
         )
@@ -70,9 +82,11 @@ class ChatClient:
         self.close()
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = 30.0) -> Any:
-        """One plain JSON exchange; RequestError for any other answer than 200 and JSON."""
+        """One plain JSON exchange, None for 202 without a body; RequestError for any other answer than 200 and JSON."""
         with _translate_errors(f"{method} {self.base_url}{path}", timeout_s):
             response = self._http.request(method, self.base_url + path, json=body, timeout=timeout_s)
+            if response.status_code == 202 and not response.content:
+                return None
             if response.status_code != 200:
                 raise _status_error(response.status_code, response.text, path)
             try:
@@ -80,9 +94,7 @@ class ChatClient:
             except ValueError as error:
                 raise RequestError(f"{path}: HTTP 200 whose body is not JSON: {response.text[:200]!r}") from error
 
-    def stream(
-        self, body: Mapping[str, Any], *, path: str = "/v1/chat/completions", timeout_s: float | None = None
-    ) -> Reply:
+    def stream(self, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Reply:
         """Send a streaming request and read it to its end.
 
         RequestError for an error in any of its forms and for a stream that ends without a finish; ServerTimeout when
@@ -92,7 +104,7 @@ class ChatClient:
 
         clock = _Clock()
         patience_s = self.timeout_s if timeout_s is None else timeout_s
-        url = self.base_url + path
+        url = self.base_url + self._path
         with (
             _translate_errors(f"POST {url}", patience_s),
             self._http.stream(
@@ -104,8 +116,8 @@ class ChatClient:
             ) as response,
         ):
             if response.status_code != 200:
-                raise _status_error(response.status_code, response.read().decode(errors="replace"), path)
-            return _read(response, clock, patience_s)
+                raise _status_error(response.status_code, response.read().decode(errors="replace"), self._path)
+            return _read(response, self._wire, clock, patience_s)
 
 
 class _Clock:
@@ -125,7 +137,8 @@ class _Clock:
 class _ReplyBuilder:
     """Puts a reply together from the events of its stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self.deltas: list[Delta] = []
         self.finish_reason: str | None = None
         self.usage: Mapping[str, Any] = {}
@@ -140,7 +153,8 @@ class _ReplyBuilder:
             return
         if not event.data.strip():
             return
-        chunk = _parse_chunk(event)
+        chunk = self._wire.chunk(_parse_chunk(event))
+        self.done = self.done or chunk.get("done") is True
         self.usage = _part(chunk, "usage", dict) or self.usage
         self.timings = _part(chunk, "timings", dict) or self.timings
         self.fingerprint = _part(chunk, "system_fingerprint", str) or self.fingerprint
@@ -153,8 +167,8 @@ class _ReplyBuilder:
         self.finish_reason = _part(choice, "finish_reason", str) or self.finish_reason
         new = list(_deltas(_part(choice, "delta", dict) or {}, at_ns))
         self.deltas.extend(new)
-        # A keep-alive chunk names a model of its own: only a chunk with text tells who answers.
-        if new or self.model is None:
+        # A keep-alive chunk names a model of its own: a chunk with text tells who answers, else the last one does.
+        if new or not self.deltas:
             self.model = model or self.model
 
     def build(self, end_ns: int) -> Reply:
@@ -172,8 +186,8 @@ class _ReplyBuilder:
         )
 
 
-def _read(response: httpx.Response, clock: _Clock, patience_s: float) -> Reply:
-    decoder, builder = EventDecoder(), _ReplyBuilder()
+def _read(response: httpx.Response, wire: Wire, clock: _Clock, patience_s: float) -> Reply:
+    decoder, builder = wire.decoder(), _ReplyBuilder(wire)
     for piece in response.iter_raw():
         at_ns = clock.now_ns()
         for event in decoder.feed(piece):

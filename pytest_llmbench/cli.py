@@ -6,13 +6,19 @@ Exit status: 0 fine, 1 a fault was found, 2 wrong use.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cli_checkpoint import add_random
+from pytest_llmbench.cli_records import add_commands
 from pytest_llmbench.errors import BenchError, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from pytest_llmbench.matrix import MatrixEntry
 
 OK, FAULT, WRONG_USE = 0, 1, 2
 
@@ -22,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+    except BrokenPipeError:  # whoever read us, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
     except UsageError as error:
         _complain(str(error))
         return WRONG_USE
@@ -46,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("directory", type=Path, metavar="DIR")
     tiny.set_defaults(run=_checkpoint_tiny)
     add_random(kinds, say=_say)
+
+    add_commands(commands, say=_say)
 
     doctor = commands.add_parser(
         "doctor", help="say what this machine is, which servers it has, and what would spoil a run"
@@ -90,23 +101,39 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _server_names() -> tuple[str, ...]:
-    from pytest_llmbench.backends import PLANNED, builtin_backends
+    """Those with a program or an address of their own."""
+    from pytest_llmbench.backends import builtin_backends
+    from pytest_llmbench.backends.running import RunningBackend
+    from pytest_llmbench.backends.server import ServerBackend
 
-    return tuple(name for name in builtin_backends() if name not in PLANNED)
+    found = builtin_backends().items()
+    return tuple(name for name, b in found if isinstance(b, (ServerBackend, RunningBackend)) and name != "openai")
 
 
 def _server_line(name: str) -> str:
-    from pytest_llmbench.backends import builtin_backends
-    from pytest_llmbench.backends.server import ServerBackend
     from pytest_llmbench.matrix import MatrixEntry
 
-    backend = builtin_backends()[name]
-    assert isinstance(backend, ServerBackend)
     entry = MatrixEntry(id="doctor", backend=name, model_id="none", path=Path("doctor.yaml"), line=1)
     try:
-        return f"{name:<16} yes  {' '.join(backend.binary(entry))}"
+        return f"{name:<20} yes  {_where_server(entry)}"
     except Unavailable as error:
-        return f"{name:<16} no   {error}"
+        return f"{name:<20} no   {error}"
+
+
+def _where_server(entry: MatrixEntry) -> str:
+    """The program that would be started, or the address of a server that runs anyway."""
+    from pytest_llmbench.backends import builtin_backends, reach
+    from pytest_llmbench.backends.running import RunningBackend
+    from pytest_llmbench.backends.server import ServerBackend
+
+    backend = builtin_backends()[entry.backend]
+    if isinstance(backend, ServerBackend):
+        return " ".join(backend.binary(entry))
+    assert isinstance(backend, RunningBackend)
+    url = backend.url(entry)
+    if not reach.listens(url):
+        raise Unavailable(f"nobody answers at {url}")
+    return url
 
 
 def _spoilers(power: dict[str, str | bool | None]) -> list[str]:

@@ -126,6 +126,7 @@ class MatrixEntry:
     server_timeout: float | None = None
     fixed_length: bool | None = None
     server_binary: str | None = None
+    server_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     api_key_env: str | None = None
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)

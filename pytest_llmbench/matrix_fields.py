@@ -26,6 +26,7 @@ LONGEST_NAME = 120
 """Names become file names and test ids."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_ADDRESS = re.compile(r"https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REQUIREMENT_VALUES = {
     "platform": re.compile(r"(darwin|linux)(-[a-z0-9_]+)?"),
@@ -48,6 +49,7 @@ def entry_readers(nodes: NodeReader, backends: Collection[str], prompts: Collect
         "kv_cache": filled,
         **dict.fromkeys(("enabled", "no_think", "fixed_length"), boolean),
         **dict.fromkeys(("server_binary", "api_key"), filled),
+        "server_url": partial(address, nodes),
         "api_key_env": partial(variable, nodes),
         "extra_args": partial(arguments, nodes),
         "env": partial(environment, nodes),
@@ -71,6 +73,15 @@ def identifier(nodes: NodeReader, node: Node) -> str:
             node, f"{short(name)} is no valid name; use letters, digits and ._+- and start with a letter or digit"
         )
     return name
+
+
+def address(nodes: NodeReader, node: Node) -> str:
+    """Where a server that runs already is: `http://host:port`, with a path or without; no user, password or query."""
+    url = nodes.string(node)
+    found = _ADDRESS.fullmatch(url)
+    if found is None or not 0 < int((found[2] or ":80")[1:]) < 65536:
+        nodes.source.fail(node, f"{short(url)} is no server's address; write for instance http://127.0.0.1:8000/v1")
+    return url.rstrip("/")
 
 
 def variable(nodes: NodeReader, node: Node) -> str:

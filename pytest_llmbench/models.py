@@ -1,6 +1,8 @@
 """Find a model's files on this machine, without network, and only if they are whole.
 
 owner/name               a snapshot in the Hugging Face cache
+owner/name:Q4_K_M        the .gguf file (or first part) of that quantization in it, or the one of that name
+hf:owner/name            the same
 ~/models/x.gguf, ./x     a file or folder; relative ones beside the matrix file, one level above it, or in the
                          working directory
 ollama:name:tag          the weights of an Ollama model
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import Unavailable
+
+_PART = re.compile(r"(?:-\d{5}-of-(?P<count>\d{5}))?\.gguf$")
 
 
 def find(model_id: str, *, beside: Path) -> Path:
@@ -27,6 +32,10 @@ def find(model_id: str, *, beside: Path) -> Path:
         return _ollama_blob(rest)
     if scheme == "package":
         return packaged_gguf(rest)
+    if scheme == "hf":
+        return find(rest, beside=beside)
+    if rest and is_hub_name(scheme):
+        return find_gguf(scheme, rest)
     path = _local(model_id, beside)
     if path is not None:
         return check_whole(path)
@@ -41,6 +50,44 @@ def find_folder(model_id: str, *, beside: Path, reader: str) -> Path:
     if not folder.is_dir():
         raise Unavailable(f"{model_id} is a file; {reader} loads folders", fix="name a checkpoint folder")
     return folder
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether `text` has the form `owner/name` of the Hugging Face hub."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text) is not None
+
+
+def find_gguf(repo: str, variant: str) -> Path:
+    """The .gguf file of `repo` in the Hugging Face cache that has the name `variant`, or is of that quantization.
+
+    Of a model in parts it is the first one, which a reader is given. Unavailable where it, or another part, isn't here.
+    """
+    files = sorted(_hub_folder(repo).glob("snapshots/*/**/*.gguf"), key=lambda p: (len(p.name), p.name))
+    found = next((p for p in files if _is_variant(p.name, variant)), None)
+    include = variant if variant.endswith(".gguf") else f"*{variant}*.gguf"
+    fix = f"hf download {repo} --include '{include}'"
+    if found is None:
+        raise Unavailable(f"{repo}:{variant} is not in the Hugging Face cache", fix=fix)
+    missing = [part.name for part in _parts(found) if not _filled(part)]
+    if missing:
+        raise Unavailable(f"the download of {repo}:{variant} is incomplete ({missing[0]} missing)", fix=fix)
+    return found
+
+
+def _is_variant(file_name: str, variant: str) -> bool:
+    stem = _PART.sub("", file_name)
+    return file_name == variant or (
+        not stem.startswith("mmproj") and re.search(rf"[-.]{re.escape(variant)}$", stem) is not None
+    )
+
+
+def _parts(first: Path) -> list[Path]:
+    """All files of a model whose first one is `first`: "…-00001-of-00003.gguf" has three."""
+    found = _PART.search(first.name)
+    if found is None or found["count"] is None:
+        return [first]
+    stem, count = first.name[: found.start()], found["count"]
+    return [first.with_name(f"{stem}-{number:05d}-of-{count}.gguf") for number in range(1, int(count) + 1)]
 
 
 def find_snapshot(repo: str, commit: str | None) -> Path | None:
@@ -79,6 +126,11 @@ def check_whole(path: Path) -> Path:
     if missing:
         raise Unavailable(f"{path} is incomplete: {', '.join(missing[:3])} missing", fix=f"fetch {path.name} again")
     return path
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint folder's config.json. Unavailable where it is damaged."""
+    return _json_object(folder / "config.json", fix=f"fetch {folder.name} again")
 
 
 def _shards(folder: Path) -> list[str]:
@@ -136,19 +188,46 @@ def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
 
 
-def _ollama_blob(name: str) -> Path:
-    """The weights' blob, through the manifest that `ollama pull` writes."""
+def check_ollama(name: str) -> None:
+    """Unavailable where `ollama pull` has not left every layer of model `name` here, of the size that it must have."""
+    fix = f"ollama pull {name}"
+    manifest = _ollama_manifest(name)
+    layers = manifest.get("layers")
+    wanted = [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
+    if not wanted or not all(_is_pulled(layer) for layer in wanted):
+        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=fix)
+
+
+def _ollama_root() -> Path:
+    return Path(os.environ.get("OLLAMA_MODELS") or "~/.ollama/models").expanduser()
+
+
+def _ollama_manifest(name: str) -> dict[str, Any]:
+    """What `ollama pull` writes for a model: which layers it has."""
     fix = f"ollama pull {name}"
     model, _, tag = name.partition(":")
     folders = ["registry.ollama.ai", "library"][: max(0, 2 - model.count("/"))]
-    root = Path(os.environ.get("OLLAMA_MODELS", "~/.ollama/models")).expanduser()
-    manifest = root.joinpath("manifests", *folders, model, tag or "latest")
+    manifest = _ollama_root().joinpath("manifests", *folders, model, tag or "latest")
     if not manifest.is_file():
         raise Unavailable(f"ollama has no model {name}", fix=fix)
-    digest = _weights_digest(_json_object(manifest, fix=fix))
-    blob = root / "blobs" / digest.replace(":", "-")
+    return _json_object(manifest, fix=fix)
+
+
+def _layer_file(digest: str) -> Path:
+    return _ollama_root() / "blobs" / digest.replace(":", "-")
+
+
+def _is_pulled(layer: Mapping[str, Any]) -> bool:
+    file, size = _layer_file(str(layer.get("digest"))), layer.get("size")
+    return file.is_file() and (size is None or file.stat().st_size == size)
+
+
+def _ollama_blob(name: str) -> Path:
+    """The weights' blob, through the manifest that `ollama pull` writes."""
+    digest = _weights_digest(_ollama_manifest(name))
+    blob = _layer_file(digest)
     if not digest or not _filled(blob):
-        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=fix)
+        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=f"ollama pull {name}")
     return blob
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.matrix import Overrides
+from pytest_llmbench.option_values import limits, report_kinds
 from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL
 
 Kind = Literal["flag", "int", "float", "string", "list"]
@@ -143,11 +144,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="require", kind="flag", parse=_truth, help="fail what would be skipped as not available here"),
     Option(name="out", metavar="DIR", parse=_path, help="write run.json, journal.jsonl and server logs there"),
     Option(name="resume", metavar="DIR", parse=_path, help="go on with DIR's journal: skip what it already holds"),
-    Option(name="compare", metavar="PATH", parse=_path, later=True, help="saved run or record to compare with"),
+    Option(name="compare", metavar="PATH", parse=_path, help="saved run or record to compare with"),
+    Option(name="compare_fail", metavar="M:P%", parse=limits, help="regressions that fail: decode_tok_s:5%,ttft_s:10%"),
     Option(
-        name="compare_fail", metavar="M:P%", parse=_names, later=True, help="regressions that fail: decode_tok_s:5%"
+        name="report", metavar="KINDS", parse=report_kinds, help="reports to write: html,md,csv,bmf,gha,gha-smaller"
     ),
-    Option(name="report", metavar="KINDS", parse=_names, later=True, help="reports to write: html,md,csv"),
 )
 
 
@@ -170,6 +171,9 @@ class Options:
     require: bool = False
     out: Path | None = None
     resume: Path | None = None
+    compare: Path | None = None
+    compare_fail: tuple[str, ...] = ()
+    report: tuple[str, ...] = ()
     said: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each value comes from, for messages: `--llmbench-runs`, `LLMBENCH_RUNS` or `llmbench_runs`."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench import collect, collect_parity, hookspec, listing, options, recorder, resume
+from pytest_llmbench import collect, collect_parity, comparing, hookspec, listing, options, recorder, resume
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.fixtures import (
     llmbench_accelerator,
@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", collect.MARKER_HELP)
     try:
         bench = Bench(config, options.resolve(config, os.environ))
+        comparing.require_sense(bench.options)
         resume.read_resumed(bench)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
@@ -133,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     bench = bench_of(session.config)
     benchmarks = [item for item in session.items if collect.is_benchmark(item)]
-    if not _is_worker(session.config) and not bench.options.list:
+    if not bench.options.list:
         _begin(session, bool(benchmarks))
     with _progress(session.config, bool(benchmarks)) as bench.progress:
         bench.progress.total = len(benchmarks)
@@ -145,7 +146,9 @@ def _begin(session: pytest.Session, benchmarks: bool) -> None:
     controls = not session.items and _runs_benchmarks(session.config)
     if (benchmarks or controls) and not session.config.option.collectonly:
         try:
-            session.config.stash[RECORDER].begin()
+            comparing.read_saved(bench_of(session.config))
+            if not _is_worker(session.config):
+                session.config.stash[RECORDER].begin()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -153,6 +156,13 @@ def _begin(session: pytest.Session, benchmarks: bool) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     resume.fail_again(bench_of(item.config), item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    result = yield
+    comparing.check(bench_of(item.config), item)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -168,7 +178,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from pytest_llmbench import terminal_summary
 
     found = config.stash[RECORDER]
-    terminal_summary.write(terminalreporter, bench_of(config), found.results.values(), found.parity_records)
+    terminal_summary.write(
+        terminalreporter,
+        bench_of(config),
+        found.results.values(),
+        found.parity_records,
+        found.comparison,
+        found.reports,
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

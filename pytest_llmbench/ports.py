@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import PortInUse
 
@@ -27,6 +28,12 @@ class Listener:
 
     def __str__(self) -> str:
         return self.name if self.pid is None else f"{self.name} (pid {self.pid})"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether `url` leads to this machine itself."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def free_port(host: str = LOOPBACK) -> int:

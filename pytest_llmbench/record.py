@@ -37,6 +37,7 @@ _RUN_PARTS: Mapping[str, type | UnionType] = {
     "options": dict,
     "results": list,
 }
+_SOURCE_PARTS: Mapping[str, type | UnionType] = {"created": str, "environment": dict, "options": dict}
 _RESULT_PARTS: Mapping[str, type | UnionType] = {
     "nodeid": str,
     "outcome": str,
@@ -88,13 +89,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A whole session."""
+    """A whole session, or several merged: `sources` then holds the heads of the merged ones by name, and each result
+    says in `extra["source"]` which is its own."""
 
     created: str
     environment: Mapping[str, Any]
     options: Mapping[str, Any]
     results: tuple[Result, ...]
     complete: bool = True
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,6 +107,7 @@ class Run:
             "complete": self.complete,
             "environment": dict(self.environment),
             "options": dict(self.options),
+            **({"sources": {name: dict(head) for name, head in self.sources.items()}} if self.sources else {}),
             "results": [r.to_json() for r in self.results],
         }
 
@@ -119,6 +123,7 @@ class Run:
                 environment=data["environment"],
                 options=data["options"],
                 results=tuple(Result.from_json(r) for r in data["results"]),
+                sources=_sources(data.get("sources", {})),
             )
         except RecordError as error:
             raise RecordError(f"{path}: {error}; restore the file, or run again") from error
@@ -150,6 +155,15 @@ def _check_parts(data: Any, parts: Mapping[str, type | UnionType], what: str) ->
         value = data[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise RecordError(f"no valid {what}: {name} is {value!r:.80}")
+
+
+def _sources(data: Any) -> dict[str, Any]:
+    """Heads of merged runs. RecordError unless each has what a run's head has."""
+    if not isinstance(data, dict):
+        raise RecordError("no valid run: sources is no JSON object")
+    for head in data.values():
+        _check_parts(head, _SOURCE_PARTS, "source")
+    return data
 
 
 def entry_json(entry: MatrixEntry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench import collect
+from pytest_llmbench import collect, comparing
 from pytest_llmbench.errors import BenchError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
 from pytest_llmbench.resume import ResumedFailure, is_replay, options_json
@@ -80,9 +80,8 @@ def _properties(facts: Mapping[str, Any]) -> list[tuple[str, str | float]]:
         flat |= facts["measurement"]["metrics"]
         flat["suspicions"] = "; ".join(facts["measurement"]["suspicions"])
     for verdict in facts["verdicts"]:
-        flat[f"{verdict['metric']}.gate"] = verdict["gate"]
-        flat[f"{verdict['metric']}.ratio"] = verdict["ratio"]
-        flat[f"{verdict['metric']}.outcome"] = verdict["outcome"]
+        name = f"compare.{verdict['metric']}" if verdict["rule"] == "compare" else verdict["metric"]
+        flat |= {f"{name}.{part}": verdict[part] for part in ("gate", "ratio", "outcome")}
     flat |= facts["extra"]
     return [(f"llmbench.{name}", value) for name, value in flat.items() if value not in (None, "")]
 
@@ -97,6 +96,8 @@ class ResultRecorder:
         self._setup_s: dict[str, float] = {}
         self._parity: ParityWriter | None = None
         self.results: dict[str, Result] = {}
+        self.comparison: list[str] = []
+        self.reports: list[Path] = []
 
     @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -190,13 +191,19 @@ class ResultRecorder:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self._journal is not None:
             self._journal.close()
+        stopped = bool(session.shouldstop or session.shouldfail) or exitstatus not in FINISHED
+        merged = self._bench.resumed | self.results
+        self._write_run(merged, stopped=stopped)
+        if merged:
+            finished = comparing.finish(self._bench, merged.values(), self.parity_records, complete=not stopped)
+            self.comparison, self.reports = finished
+
+    def _write_run(self, merged: Mapping[str, Result], *, stopped: bool) -> None:
         out = self._bench.options.out
         if out is None or self._journal is None:
             return
         from pytest_llmbench.record import Run, write_json
 
-        merged = self._bench.resumed | self.results
-        stopped = bool(session.shouldstop or session.shouldfail) or exitstatus not in FINISHED
         record = Run(results=tuple(merged.values()), complete=not stopped, **self._head_facts()).to_json()
         self._bench.config.hook.pytest_llmbench_update_record(record=record, config=self._bench.config)
         try:

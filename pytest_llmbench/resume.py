@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.record import Result
 
 RESUMED = "already done in the resumed run: "
-MEASURED_WITH = ("runs", "warmup", "max_tokens", "prompts", "think", "gate", "tier", "verdict")
+MEASURED_WITH = (
+    "runs", "warmup", "max_tokens", "prompts", "think", "gate", "tier", "verdict", "compare", "compare_fail",
+)  # fmt: skip
 """Options that two parts of one run have to share."""
 
 

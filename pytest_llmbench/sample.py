@@ -54,7 +54,11 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimings:
-    """What the server says of itself, kept beside our clock's figures. Seconds, tokens per second, bytes."""
+    """What the server says of itself, kept beside our clock's figures. Seconds, tokens per second, bytes.
+
+    Of speculative decoding: how many tokens the draft proposed and how many of these were kept; `tokens_per_step` is
+    tokens of the answer per pass of the target model.
+    """
 
     prompt_tokens: int | None = None
     prompt_s: float | None = None
@@ -63,6 +67,9 @@ class ServerTimings:
     decode_s: float | None = None
     decode_tok_s: float | None = None
     peak_memory_bytes: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    tokens_per_step: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

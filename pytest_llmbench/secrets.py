@@ -16,6 +16,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.+)", re.DOTALL)
 _HEADER = re.compile(
     r"""(authorization["']?\s*[:=]\s*["']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+)([^\s'",;]+)""", re.IGNORECASE
 )
+# A server may print a key that it made itself (Unsloth Studio does), so that nobody could have told us of it.
+_MADE_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{12,}")
 _PLAIN = re.compile(r"true|false|yes|no|on|off|none|null|auto|[0-9.]+", re.IGNORECASE)
 _SHORTEST_ARGUMENT = 4
 
@@ -27,10 +29,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def hide_secrets(text: str, secrets: Collection[str] = ()) -> str:
-    """`text` with every one of `secrets` (also URL-quoted) and every Authorization value replaced by `***`."""
+    """`text` with `***` for `secrets` (also URL-quoted), Authorization values and keys of the form `sk-…`."""
     for secret in sorted(_spellings(secrets), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return _HEADER.sub(lambda match: match.group(1) + HIDDEN, text)
+    return _MADE_KEY.sub(HIDDEN, _HEADER.sub(lambda match: match.group(1) + HIDDEN, text))
 
 
 def hide_command(argv: Sequence[str], secrets: Collection[str] = ()) -> str:

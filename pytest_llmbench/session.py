@@ -18,6 +18,7 @@ from pytest_llmbench.progress import Progress
 
 if TYPE_CHECKING:
     from pytest_llmbench.backends.base import Backend, Target
+    from pytest_llmbench.figures import Loaded, Source
     from pytest_llmbench.matrix import Matrix, MatrixEntry, RunSettings
     from pytest_llmbench.measure import Measurement, Meter
     from pytest_llmbench.parity_record import ParityRecord
@@ -44,6 +45,8 @@ class Bench:
         self.progress = Progress(None, live=False)
         self.resumed: dict[str, Result] = {}
         self.resumed_sections: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        self.saved: Loaded | None = None
+        self.here: Source | None = None
         self.warnings: list[str] = []
         self._matrices: dict[Path, Matrix] = {}
         self._records: dict[Path, ParityRecord] = {}

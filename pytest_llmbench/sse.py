@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them.
+"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them; and JSON lines.
 
 Lines end on CR LF, LF or CR only: a JSON string may hold U+2028 or U+0085, at which `str.splitlines` (and so
 `httpx.Response.iter_lines`) would cut it in two.
@@ -7,8 +7,9 @@ Lines end on CR LF, LF or CR only: a JSON string may hold U+2028 or U+0085, at w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -71,3 +72,42 @@ class EventDecoder:
             self._data.append(value)
         elif field == "event":
             self._name = value
+
+
+class LineDecoder:
+    """As `EventDecoder`, for newline-delimited JSON: each line that isn't empty is an event."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Yield each line that `piece` completes."""
+        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        yield from _lines(lines)
+
+    def end(self) -> Iterator[Event]:
+        """Yield a last line that no newline ended."""
+        last, self._buffer = self._buffer, b""
+        yield from _lines([last])
+
+
+def _lines(lines: list[bytes]) -> Iterator[Event]:
+    return (Event(data=line.decode("utf-8", errors="replace")) for line in lines if line.strip())
+
+
+def _as_it_is(chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+    return chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """How a server writes its streams: where one chunk ends, and how each reads as a chunk of OpenAI's chat.
+
+    `done: true` in a chunk ends the answer, as OpenAI's `[DONE]` does.
+    """
+
+    decoder: Callable[[], EventDecoder | LineDecoder] = EventDecoder
+    chunk: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _as_it_is
+
+
+OPENAI = Wire()

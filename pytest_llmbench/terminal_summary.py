@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +21,12 @@ def write(
     bench: Bench,
     results: Iterable[Result],
     written: Mapping[Path, ParityRecord],
+    comparison: Sequence[str] = (),
+    reports: Sequence[Path] = (),
 ) -> None:
     """A table for each prompt, what is suspect or inconclusive, each record's summary, and the artefacts.
 
-    `written` are the parity records of this run.
+    `written` are the parity records of this run, `comparison` the lines on how it compares with a saved one.
     """
     results = list(results)
     for prompt, lines in terminal.results_by_prompt(results).items():
@@ -36,10 +38,12 @@ def write(
     if inconclusive:
         _section(reporter, "llmbench: inconclusive", inconclusive)
     _write_records(reporter, bench, results, written)
+    if comparison:
+        _section(reporter, f"llmbench: compared with {bench.options.compare}", comparison)
     for warning in bench.warnings:
         reporter.write_line(f"llmbench: warning: {warning}", yellow=True)
     if bench.options.out is not None and results:
-        files = [bench.options.out / "run.json", *written]
+        files = [bench.options.out / "run.json", *written, *reports]
         reporter.write_line(f"llmbench: wrote {', '.join(map(str, files))}")
 
 

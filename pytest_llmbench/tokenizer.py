@@ -97,6 +97,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def template_source(folder: Path) -> str | None:
+    """The text of the folder's chat template; None where it has none. UsageError for a damaged configuration."""
+    return _template_source(folder, _read_json(folder / "tokenizer_config.json"))
+
+
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
     """`chat_template.jinja` wins over the configuration's own, which may be a list of named ones."""
     path = folder / "chat_template.jinja"

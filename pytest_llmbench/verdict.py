@@ -15,7 +15,7 @@ from pytest_llmbench import stats, units
 from pytest_llmbench.errors import MeasurementError, UsageError
 
 Direction = Literal["higher", "lower"]
-Rule = Literal["ratio", "at_least", "at_most"]
+Rule = Literal["ratio", "at_least", "at_most", "compare"]
 
 # "tok_s" also ends with "_s": the longer suffix comes first.
 _DIRECTIONS: Final[tuple[tuple[str, Direction], ...]] = (

@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.results import Case, Outcome, Run
+from pytest_llmbench.markdown import MOST_BYTES, MOST_CHARACTERS, escape, one_line, size
 
-MOST_BYTES = 60_000
-"""Of a page: GitHub refuses more than 1 MiB for all steps of a job."""
 MOST_RECORD_BYTES = 20_000
-MOST_CHARACTERS = 300
 MOST_HEADLINE = 2_000
 MOST_ANNOTATIONS = 10
 """GitHub shows no more of a step's errors."""
 TITLE = "Parity gate"
 Quote = Callable[[str, int], str]
-_MARKDOWN = frozenset("\\`*_{}[]()#+!|~<>&@$\"'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +32,13 @@ class Verdict:
     record: Path | None = None
 
 
-def one_line(text: str, most: int | None = None) -> str:
-    """`text` without line ends and control characters, on one line of `most` characters."""
-    line = "".join(c if c.isprintable() else " " for c in text)
-    return line if most is None or len(line) <= most else f"{line[: most - 1]}…"
-
-
-def escape(text: str, most: int | None = None) -> str:
-    """`one_line`, so that Markdown and HTML show it as it is, in a table's cell too."""
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in one_line(text, most))
-
-
 def page(verdict: Verdict, quote: Quote = escape) -> str:
     """The page, the verdict first; fewer than `MOST_BYTES` bytes of UTF-8. `quote` makes text fit to stand in it."""
     head = [f"## {TITLE}: {verdict.outcome}", "", quote(verdict.headline, MOST_HEADLINE), ""]
     head += [*(f"- {quote(note, MOST_CHARACTERS)}" for note in verdict.notes), *([""] if verdict.notes else [])]
     run = verdict.run
     record = _record(run.record, quote is escape) if run is not None and run.record else []
-    used = _bytes([*head, *record])
+    used = size([*head, *record])
     table = _table(run.cases, quote, MOST_BYTES - used - 200) if run is not None else []
     return "\n".join([*head, *table, *record]).rstrip() + "\n"
 
@@ -66,7 +52,7 @@ def _table(cases: Sequence[Case], quote: Quote, room: int) -> list[str]:
     lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
     for shown, case in enumerate(bad):
         row = f"| {' | '.join(quote(cell, MOST_CHARACTERS) for cell in _cells(case))} |"
-        if _bytes([*lines, row]) > room:
+        if size([*lines, row]) > room:
             return [*lines, "", f"… and {len(bad) - shown} more: they are in junit's file.", ""]
         lines.append(row)
     return [*lines, ""]
@@ -83,15 +69,11 @@ def _record(lines: Iterable[str], as_html: bool) -> list[str]:
     for line in lines:
         text = one_line(line, MOST_CHARACTERS)
         kept.append(html.escape(text, quote=False) if as_html else text)
-        if _bytes(kept) > MOST_RECORD_BYTES:
+        if size(kept) > MOST_RECORD_BYTES:
             kept[-1] = "…"
             break
     body = "\n".join(kept)
     return ["From the record (ratios of medians):", "", f"<pre>{body}</pre>" if as_html else body]
-
-
-def _bytes(lines: Iterable[str]) -> int:
-    return sum(len(line.encode()) + 1 for line in lines)
 
 
 def annotation(kind: str, message: str) -> str:

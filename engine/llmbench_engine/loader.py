@@ -30,9 +30,8 @@ def build_model(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folde
     return model
 
 
-def begin_model(folder: Path) -> tuple[Model, list[mx.array]]:
-    """`load_model`, and those of its arrays that are still being read: keep them, and evaluate them in the end."""
-    values = read_config(folder)
+def begin_model(values: Mapping[str, Any], folder: Path) -> tuple[Model, list[mx.array]]:
+    """The folder's model, and its arrays that are still being read: keep them, and evaluate them in the end."""
     return assemble(values, text_weights(values, read_arrays(folder), folder), folder)
 
 

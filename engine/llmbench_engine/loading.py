@@ -6,8 +6,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from llmbench_engine.config import read_config
 from llmbench_engine.loader import begin_model
-from llmbench_engine.tokenizer import Tokenizer
+from llmbench_engine.tokenizer import Tokenizer, vocabulary_file
 from llmbench_engine.transformer import Model
 
 
@@ -17,7 +18,10 @@ def load_beside(folder: Path) -> tuple[Model, Tokenizer]:
     While the tokenizer is parsed, MLX's own threads read the last tensors. A thread of ours could do nothing
     meanwhile: the parser holds the interpreter's lock all the time.
     """
-    model, reading = begin_model(folder)
+    values = read_config(folder)
+    # What is missing is told of before gigabytes are read.
+    vocabulary_file(folder)
+    model, reading = begin_model(values, folder)
     try:
         tokenizer = Tokenizer.load(folder)
     finally:

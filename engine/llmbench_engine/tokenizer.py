@@ -45,18 +45,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """The tokenizer of the folder `path`. CheckpointError where a file is missing, damaged or not supported.
-
-        Touches nothing that is shared, so it can run beside the reading of the weights.
-        """
-        config = read_tokenizer_config(path)
-        fast = _vocabulary(path / "tokenizer.json")
+        """The tokenizer of the folder `path`. CheckpointError where a file is missing, damaged or not supported."""
+        config, vocabulary = read_tokenizer_config(path), vocabulary_file(path)
+        fast = _vocabulary(vocabulary)
         fast.add_tokens(config.missing_from(fast.get_added_tokens_decoder().values()))
         fast.encode_special_tokens = bool(config.values.get("split_special_tokens"))
         _check_spaces(fast, config)
         return cls(
             fast,
-            detokenizer=_detokenizer(fast, path / "tokenizer.json"),
+            detokenizer=_detokenizer(fast, vocabulary),
             special_tokens=config.special_tokens,
             eos_ids=read_eos_ids(path),
             chat=read_chat_templates(path, config.values, config.path),
@@ -109,9 +106,15 @@ class Tokenizer:
         return None if content is None else self._fast.token_to_id(content)
 
 
-def _vocabulary(path: Path) -> FastTokenizer:
+def vocabulary_file(folder: Path) -> Path:
+    """The folder's `tokenizer.json`. CheckpointError where it is missing."""
+    path = folder / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError("is missing; the engine reads no other form of a tokenizer", path=path)
+    return path
+
+
+def _vocabulary(path: Path) -> FastTokenizer:
     try:
         fast = FastTokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself

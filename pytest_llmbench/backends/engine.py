@@ -20,7 +20,7 @@ from pytest_llmbench.memory import MemorySampler
 if TYPE_CHECKING:
     from llmbench_engine import Engine
 
-OF_A_PROCESS = ("extra_args", "env", "server_binary")
+OF_A_PROCESS = ("extra_args", "env", "server_binary", "server_url")
 PACKAGES = ("mlx", "tokenizers", "jinja2")
 
 

@@ -82,16 +82,25 @@ class LlamaServer(ServerBackend):
         return super().cached_tokens(reply) if found is None else found
 
     def timings(self, reply: Reply) -> ServerTimings:
-        given = reply.timings
-        return ServerTimings(
-            prompt_tokens=given.get("prompt_n"),
-            prompt_s=_seconds(given.get("prompt_ms")),
-            prefill_tok_s=given.get("prompt_per_second"),
-            decode_tokens=given.get("predicted_n"),
-            decode_s=_seconds(given.get("predicted_ms")),
-            # With one token the server divides by nothing and says 0.
-            decode_tok_s=given.get("predicted_per_second") or None,
-        )
+        return llama_timings(reply.timings)
+
+
+def llama_timings(given: Mapping[str, Any]) -> ServerTimings:
+    """From the `timings` of llama.cpp's answers, which other servers have taken over."""
+    decoded, accepted = given.get("predicted_n"), given.get("draft_n_accepted")
+    return ServerTimings(
+        prompt_tokens=given.get("prompt_n"),
+        prompt_s=_seconds(given.get("prompt_ms")),
+        prefill_tok_s=given.get("prompt_per_second"),
+        decode_tokens=decoded,
+        decode_s=_seconds(given.get("predicted_ms")),
+        # With one token the server divides by nothing and says 0.
+        decode_tok_s=given.get("predicted_per_second") or None,
+        drafted_tokens=given.get("draft_n"),
+        accepted_tokens=accepted,
+        # Each pass of the model gives one token of its own, and those of the draft that it accepts.
+        tokens_per_step=None if accepted is None or not decoded else decoded / max(1, decoded - accepted),
+    )
 
 
 def _is_gguf(path: Path) -> bool:

@@ -48,3 +48,11 @@ def version_beside(program: str, package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def installed_version(program: str, package: str) -> str | None:
+    """The version of `package` in the environment whose `bin` folder holds `program`; None where it isn't there."""
+    environment = Path(program).resolve().parent.parent
+    places = [str(folder) for folder in environment.glob("lib/python*/site-packages")]
+    found = next(iter(metadata.distributions(name=package, path=places)), None) if places else None
+    return None if found is None else found.version

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
+from pytest_llmbench.backends import answers
 from pytest_llmbench.backends.base import Backend, Report, TargetInfo
 from pytest_llmbench.backends.readiness import FirstAnswer
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient, Reply
-from pytest_llmbench.counting import count_tokens, why_invalid
-from pytest_llmbench.errors import RequestError, Unavailable
+from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
 from pytest_llmbench.ports import LOOPBACK, check_port_free, free_port
@@ -27,6 +27,7 @@ from pytest_llmbench.sample import Sample, ServerTimings
 HOST = LOOPBACK
 ADDRESS_FLAGS = frozenset({"--host", "--port", "-H", "-p"})
 GRACE_S = 10.0
+ALL_LINES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,26 @@ class ServerBackend(Backend):
         """The server's own figures, in seconds, tokens per second and bytes."""
         return ServerTimings()
 
+    def ask_timings(self, reply: Reply, client: WatchedClient) -> ServerTimings:
+        """As `timings`, from a server that must be asked for them after its answer."""
+        return self.timings(reply)
+
+    def extra_arguments(self, entry: MatrixEntry) -> Sequence[str]:
+        """The entry's `extra_args`, in words that this program knows."""
+        return entry.extra_args
+
+    def is_loaded(self, client: ChatClient) -> bool:
+        """False while the server says that it has no model yet; asking it for an answer could make it load another."""
+        return True
+
+    def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
+        """Look, once it answers, whether the server really does what the entry asks; `output` is what it printed.
+
+        ServerStartError where it does something else or doesn't say: several fall back silently.
+        """
+
     def cached_tokens(self, reply: Reply) -> int | None:
-        details = reply.usage.get("prompt_tokens_details") or {}
-        return details.get("cached_tokens")
+        return answers.cached_tokens(reply)
 
     def check(self, entry: MatrixEntry) -> None:
         _refuse_addresses(entry)
@@ -91,7 +109,8 @@ class ServerBackend(Backend):
     def launch(self, entry: MatrixEntry, settings: RunSettings, port: int) -> Launch:
         model = self.model(entry)
         arguments = self.arguments(entry, settings, model=model, port=port)
-        extra = [os.path.expanduser(word) if word.startswith("~/") else word for word in entry.extra_args]  # noqa: PTH111
+        words = self.extra_arguments(entry)
+        extra = [os.path.expanduser(word) if word.startswith("~/") else word for word in words]  # noqa: PTH111
         return Launch(
             command=(*self.binary(entry), *arguments, *extra),
             model=model,
@@ -120,6 +139,7 @@ class ServerBackend(Backend):
         ):
             target = ServerTarget(self, launch, process, client, sampler)
             target.wait_ready(port, timeout_s=settings.server_timeout, report=report)
+            target.check_proof(entry)
             tokenizer = self.tokenizer(launch.model, WatchedClient(client, process))
             target.describe(version=self.version(entry), tokenizer=tokenizer)
             yield target
@@ -166,26 +186,35 @@ class ServerTarget:
         """
         first = FirstAnswer(self._process, port, ask=self._ask, loading_statuses=self._backend.loading_statuses)
         answered_ns = first.wait(timeout_s=timeout_s, report=report)
-        reply = self._watched.stream(self._one_token, timeout_s=timeout_s)
+        reply = self._watched.stream(answers.one_token(self._launch.model_name), timeout_s=timeout_s)
         first_ns = reply.deltas[0].at_ns if reply.deltas else reply.end_ns
         load_s = max(0.0, (answered_ns - self._process.spawned_ns - first_ns) / 1e9)
         self.info = replace(self.info, load_s=load_s, fingerprint=reply.fingerprint)
+
+    def check_proof(self, entry: MatrixEntry) -> None:
+        try:
+            self._backend.prove(entry, self._launch, self._watched, self._process.log_tail(ALL_LINES))
+        except ServerStartError as error:
+            raise ServerStartError(self._process.explain(str(error))) from error
 
     def stream(
         self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
     ) -> Sample:
         fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=fixed_length, cached=cached)
-        body = {
-            "model": self._launch.model_name,
-            "messages": [{"role": m.role, "content": m.content} for m in prompt.messages],
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "stream_options": {"include_usage": True},
-            **fields,
-        }
+        body = answers.chat_body(
+            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields=fields
+        )
         reply = self._watched.stream(body)
-        self._check_answer(reply)
-        return self._sample(prompt, reply, max_tokens=max_tokens, cached=cached)
+        answers.check_model(reply, self._launch.model_name)
+        return answers.to_sample(
+            prompt,
+            reply,
+            max_tokens=max_tokens,
+            cached=cached,
+            cached_tokens=self._backend.cached_tokens(reply),
+            timings=self._backend.ask_timings(reply, self._watched),
+            tokenizer=self.tokenizer,
+        )
 
     def reset_peak_memory(self) -> None:
         self._sampler.reset()
@@ -193,48 +222,18 @@ class ServerTarget:
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
-    @property
-    def _one_token(self) -> Mapping[str, Any]:
-        return {
-            "model": self._launch.model_name,
-            "messages": [{"role": "user", "content": "Hello"}],
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "stream_options": {"include_usage": True},
-        }
-
     def _ask(self, timeout_s: float) -> Reply:
-        reply = self._client.stream(self._one_token, timeout_s=timeout_s)
-        self._check_answer(reply)
+        if not self._backend.is_loaded(self._client):
+            raise RequestError("the server says that it has no model yet", status=503)
+        reply = self._client.stream(answers.one_token(self._launch.model_name), timeout_s=timeout_s)
+        answers.check_model(reply, self._launch.model_name)
         return reply
-
-    def _check_answer(self, reply: Reply) -> None:
-        if reply.model is not None and reply.model != self._launch.model_name:
-            raise RequestError(
-                f"asked {self._launch.model_name!r}, but {reply.model!r} answered; is another server on this port?",
-                status=200,
-            )
-
-    def _sample(self, prompt: Prompt, reply: Reply, *, max_tokens: int, cached: bool) -> Sample:
-        sample = Sample(
-            prompt=prompt.name,
-            deltas=reply.deltas,
-            end_ns=reply.end_ns,
-            requested_tokens=max_tokens,
-            finish_reason=reply.finish_reason,
-            prompt_tokens=reply.usage.get("prompt_tokens"),
-            completion_tokens=reply.usage.get("completion_tokens"),
-            token_source="usage" if reply.usage.get("completion_tokens") is not None else None,
-            cached_tokens=self._backend.cached_tokens(reply),
-            timings=self._backend.timings(reply),
-            answered_by=reply.model,
-        )
-        sample = count_tokens(sample, self.tokenizer, reply.usage)
-        return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
 
 
 def _refuse_addresses(entry: MatrixEntry) -> None:
     """Servers listen on loopback, on a port that we chose: a second --host or --port would win over ours."""
+    if entry.server_url:
+        raise Unavailable(f"{entry.backend} is started here, not used at a server_url", fix="use backend openai")
     for word in entry.extra_args:
         if word.partition("=")[0] in ADDRESS_FLAGS:
             raise Unavailable(f"extra_args set {word}", fix="take it out; a fixed port is the setting bench_port")

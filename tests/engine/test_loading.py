@@ -95,6 +95,15 @@ def test_a_damaged_tokenizer_is_told_of_although_the_weights_fit(tiny_checkpoint
         Engine.load(folder)
 
 
+def test_a_missing_tokenizer_is_told_of_before_weights_are_read(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(tiny_checkpoints / "tiny-random", folder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        Engine.load(folder)
+
+
 def arrays_of(model: object) -> Iterator[mx.array]:
     """All arrays that the model holds, those in closures included."""
     seen: dict[int, object] = {}

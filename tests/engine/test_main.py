@@ -65,7 +65,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tiny_checkpoints: Path) -> None
 
 
 def test_the_example_on_the_page_runs(tiny_checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    example, *_ = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     exec(compile(example, "docs/engine.md", "exec"), {"path": tiny_checkpoints / "tiny-scripted"})
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith(" [stop]")

@@ -15,7 +15,7 @@ settings.load_profile("llmbench")
 
 @pytest.fixture
 def lab(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> ParityLab:
-    """A folder with a checkpoint that no side reads. Variables of the run that tests us say nothing to the tested one."""
+    """A folder for plans. Variables of the run that tests us say nothing to the tested one."""
     for name in [name for name in os.environ if name.startswith("LLMBENCH_") or name == "PYTEST_ADDOPTS"]:
         monkeypatch.delenv(name)
     return ParityLab(pytester)

@@ -89,7 +89,7 @@ class ParityLab:
         head: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Path:
-        """A plan of one model `org/m` with these sections, or of `models`; the least work unless `settings` say more."""
+        """A plan of one model `org/m` with these sections, or of `models`; `settings` on top of SMALL."""
         if not (self.path / "weights").exists():
             self.checkpoint()
         wanted = {"sections": list(sections)} if sections else {}

@@ -75,7 +75,13 @@ def by_rule(prompt, n, op):
 def hello(request):
     facts = {"library": "2.1", "fast": True}
     capabilities = script["capabilities"]
-    return {"protocol": 1, "name": "scripted", "version": script["version"], "facts": facts, "capabilities": capabilities}
+    return {
+        "protocol": 1,
+        "name": "scripted",
+        "version": script["version"],
+        "facts": facts,
+        "capabilities": capabilities,
+    }
 
 
 def load(request):
@@ -96,7 +102,11 @@ def stamps(n):
 
 def generate(request):
     start, at = stamps(request["max_tokens"])
-    return {"started_ns": start, "token_ns": at, "tokens": by_rule(request["prompt"], request["max_tokens"], "generate")}
+    return {
+        "started_ns": start,
+        "token_ns": at,
+        "tokens": by_rule(request["prompt"], request["max_tokens"], "generate"),
+    }
 
 
 def batch(request):

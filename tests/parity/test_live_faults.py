@@ -107,7 +107,7 @@ def test_a_side_that_cant_be_started_isn_t_tried_at_every_point(lab: ParityLab) 
     lab.run()
     assert set(lab.outcomes().values()) == {"error"}
     assert lab.results()[SECOND]["reason"].startswith("candidate: ended in hello: exit 3")
-    assert len([event for event in lab.events("start")]) == 2
+    assert len(lab.events("start")) == 2
 
 
 def test_a_model_that_is_not_here_is_skipped_with_the_fix_and_the_next_one_is_measured(lab: ParityLab) -> None:

@@ -1,4 +1,4 @@
-"""The record of a live run: written as it goes, whole after a resume, by the controller alone, and replayed as it was."""
+"""The record of a live run: written as it goes, whole after a resume, by the controller alone, replayed as it was."""
 
 from __future__ import annotations
 

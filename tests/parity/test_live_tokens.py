@@ -48,9 +48,7 @@ def test_a_tie_that_only_one_side_sees_is_none_and_neither_is_an_unknown_one(lab
 
 
 @pytest.mark.parametrize(("margin", "outcome"), [(1.0, "failed"), (0.1, "passed")])
-def test_a_batch_that_differs_from_solo_fails_unless_by_a_near_tie(
-    lab: ParityLab, margin: float, outcome: str
-) -> None:
+def test_a_batch_that_differs_from_solo_fails_unless_by_a_near_tie(lab: ParityLab, margin: float, outcome: str) -> None:
     lab.sides(steady={}, odd={"differs_at": {"batch": 5}, "margin": margin})
     lab.plan("concurrency", candidate="odd")
     result = lab.run("-k", "solo")

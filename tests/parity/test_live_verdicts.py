@@ -37,7 +37,9 @@ def test_a_candidate_that_is_5_percent_slower_fails_and_only_that_one(
     assert verdict["ratio"] == pytest.approx(ratio, abs=0.015)
     assert lab.model()["decode"][0]["tok_s"]["ratio"] == verdict["ratio"]
     if outcome == "failed":
-        result.stdout.fnmatch_lines([f"tok_s failed: {candidate} 9*.* tok/s, {baseline} * tok/s, ratio 0.9*, gate 0.98*"])
+        result.stdout.fnmatch_lines(
+            [f"tok_s failed: {candidate} 9*.* tok/s, {baseline} * tok/s, ratio 0.9*, gate 0.98*"]
+        )
         result.stdout.fnmatch_lines([f"samples: {candidate} [[]*] tok/s; {baseline} [[]*] tok/s"])
 
 

@@ -22,17 +22,15 @@ def executable(lab: ParityLab, name: str, **script: object) -> Path:
     return path
 
 
-def test_a_program_beside_the_plan_is_a_side_wherever_pytest_is_started(lab: ParityLab) -> None:
+def test_a_program_beside_the_plan_is_a_side_wherever_pytest_is_started(
+    lab: ParityLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executable(lab, "target/release/side", token_ms=[2.0], version="1.2")
     own = {"mine": {"command": ["./target/release/side"], "version": "1.2"}}
     plan = lab.plan("decode", candidate="mine", top={"sides": own}, legacy_repeats=[1])
-    elsewhere = lab.path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    (elsewhere / "conftest.py").write_text(
-        (lab.path / "conftest.py").read_text().replace("Path(__file__)", f"Path({str(lab.path / 'x')!r})"), "utf-8"
-    )
-    lab.run("-k", "tok_s", "--rootdir=elsewhere", "-c", "elsewhere/pytest.ini", "-p", "elsewhere.conftest", plan)
+    (lab.path / "elsewhere").mkdir()
+    monkeypatch.chdir(lab.path / "elsewhere")
+    lab.run("-k", "tok_s", plan, f"--llmbench-out={lab.out}").assert_outcomes(passed=0, failed=1)
     assert lab.model()["decode"][0]["tok_s"]["ratio"] == pytest.approx(0.5)
     assert lab.record()["candidate"] == {"name": "mine", "version": "1.2", "facts": {"library": "2.1", "fast": True}}
 
@@ -70,7 +68,7 @@ def test_a_program_that_isn_t_there_is_an_error_with_its_name(lab: ParityLab) ->
     lab.plan("decode", candidate="mine", top={"sides": {"mine": {"command": "target/side"}}}, legacy_repeats=[1])
     lab.run("-k", "tok_s")
     assert lab.outcomes() == {DECODE: "error"}
-    assert f"candidate: couldn't be started: " in lab.results()[DECODE]["reason"]
+    assert "candidate: couldn't be started: " in lab.results()[DECODE]["reason"]
     assert str(lab.path / "target/side") in lab.results()[DECODE]["reason"]
 
 

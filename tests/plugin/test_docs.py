@@ -27,7 +27,7 @@ PAGES = (
     "docs/verdicts.md",
     "docs/parity.md",
 )
-RUN_BY_CI = {"ci/demo", "ci/test", "pip install 'pytest-llmbench[mlx,llama]'"}
+RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip install 'pytest-llmbench[mlx,llama]'"}
 ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1, "ci/test -k layers": None}
 
 
@@ -85,16 +85,20 @@ def test_matrix_page_example_is_a_matrix(tmp_path: Path) -> None:
 
 def test_parity_page_names_each_key_that_a_plan_may_have() -> None:
     page = (ROOT / "docs/parity.md").read_text(encoding="utf-8")
-    kinds = (parity_plan.ParityPlanModel, parity_plan.ParitySettings)
+    kinds = (parity_plan.ParityPlanModel, parity_plan.ParitySettings, parity_plan.PlanSide)
     keys = {f.name for kind in kinds for f in fields(kind)} - {"name", "line", "tier", "gate", "goal"} | {"gates"}
     assert {key for key in keys if f"`{key}`" not in page} == set()
 
 
-def test_parity_page_example_is_a_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["docs/parity.md", "docs/sides.md"])
+def test_examples_of_plans_are_plans(page: str, tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
-    path.write_text(blocks("docs/parity.md", "yaml")[0], encoding="utf-8")
-    plan = parity_plan_file.load(path)
-    assert len(plan.settings.for_tier("quick").legacy_repeats) == 2
+    for text in blocks(page, "yaml"):
+        path.write_text(text, encoding="utf-8")
+        plan = parity_plan_file.load(path)
+        own = plan.own_side(plan.candidate)
+        assert own is None or own.command[0] == str(tmp_path / "target/release/side")
+        assert (own is None) == (plan.candidate == "engine")
 
 
 def test_metrics_page_defines_every_metric() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,13 +129,20 @@ def test_the_same_words_choose_the_same_tests_of_a_plan_and_of_a_record(selected
     assert sorted(names(selected(PLAN, "--llmbench-tier=full", *words))) == sorted(names(selected(RECORDS, *words)))
 
 
-def test_a_bare_pytest_in_this_repository_runs_no_plan(pytester: pytest.Pytester, no_outer_settings: None) -> None:
-    matrix = ROOT / "matrix"
-    here = ("-c", str(ROOT / "pyproject.toml"), "--rootdir=.")
-    items = collect_items(pytester, *here, "-o", f"testpaths={matrix}", "-o", f"llmbench_matrix={matrix}")
-    files = {item.path.name for item in items}
-    assert "smoke.yaml" in files
-    assert not files & {Path(PLAN).name, Path(SMOKE).name}
+def test_a_model_s_name_alone_runs_its_parity_too_but_no_smoke_plan_and_no_record(
+    pytester: pytest.Pytester, no_outer_settings: None
+) -> None:
+    ini = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
+    named = "\n".join(str(ROOT / path) for path in ini["llmbench_matrix"])
+    assert "matrix" in ini["testpaths"]
+    here = ("-c", str(ROOT / "pyproject.toml"), "--rootdir=.", "-o", f"testpaths={ROOT / 'matrix'}")
+    items = collect_items(pytester, *here, "-o", f"llmbench_matrix={named}", "-k", "Qwen3-0.6B-4bit")
+    assert {section_of(item) is not None for item in items} == {True}
+    assert {item.path.name for item in items} == {"parity.yaml"}
+    items = collect_items(pytester, *here, "-o", f"llmbench_matrix={named}")
+    found = {item.path.name for item in items}
+    assert {"smoke.yaml", "parity.yaml"} < found
+    assert not found & {"parity_smoke.yaml", "parity_m4_pro.json"}
 
 
 @pytest.mark.parametrize("args", [[], ["-k", "org"], ["--llmbench-matrix=matrix"]])

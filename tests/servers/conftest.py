@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_kit import SOURCES, Fake, Flavour, entry, flavours, open_target, pinned
+from server_kit import SOURCES, Fake, Flavour, drafted, entry, flavours, open_target, pinned
 
 from pytest_llmbench.backends.base import Target
 
 
 @pytest.fixture(scope="session", params=flavours(), ids=lambda flavour: flavour.name)
-def flavour(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Flavour:
+def flavour(
+    request: pytest.FixtureRequest, tiny_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Flavour:
     """Each real server that can run here."""
     found: Flavour = request.param
     if found.missing:
         pytest.skip(found.missing)
-    return pinned(found, tmp_path_factory.mktemp("flavour"))
+    folder = tmp_path_factory.mktemp("flavour")
+    return drafted(pinned(found, folder), folder, tiny_checkpoints)
 
 
 @pytest.fixture(scope="session")

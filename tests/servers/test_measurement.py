@@ -37,10 +37,10 @@ def stream(target: Target, prompt: Prompt, *, max_tokens: int = 64, cached: bool
     return target.stream(prompt, max_tokens=max_tokens, temperature=0.0, fixed_length=False, cached=cached)
 
 
-def test_the_scripted_answer_is_counted_to_the_token(scripted: Target, maker: PromptMaker) -> None:
+def test_the_scripted_answer_is_counted_to_the_token(scripted: Target, maker: PromptMaker, flavour: Flavour) -> None:
     sample = stream(scripted, maker.make(builtin("short")))
     assert sample.invalid is None
-    assert (sample.completion_tokens, sample.token_source) == (21, "usage")
+    assert (sample.completion_tokens, sample.token_source) == (flavour.counted(21), "usage")
     assert (sample.thinking_tokens, sample.visible_tokens) == (6, 12)
     assert sample.finish_reason == "stop"
     assert sample.reasoning == REASONING
@@ -48,10 +48,11 @@ def test_the_scripted_answer_is_counted_to_the_token(scripted: Target, maker: Pr
     assert sample.answered_by == scripted.info.model
 
 
-def test_with_thinking_off_there_is_only_the_answer(scripted: Target) -> None:
+def test_with_thinking_off_there_is_only_the_answer(scripted: Target, flavour: Flavour) -> None:
     prompt = prompt_for(scripted, think=False)
     sample = stream(scripted, prompt)
-    assert (sample.completion_tokens, sample.thinking_tokens, sample.visible_tokens) == (13, 0, 12)
+    assert sample.completion_tokens == flavour.counted(13)
+    assert (sample.thinking_tokens, sample.visible_tokens) == (0, 12)
     assert sample.finish_reason == "stop"
     assert (sample.reasoning, sample.text) == ("", ANSWER)
     assert sample.prompt_tokens == prompt.tokens == 64
@@ -60,25 +61,25 @@ def test_with_thinking_off_there_is_only_the_answer(scripted: Target) -> None:
 
 @pytest.mark.parametrize(("name", "tokens"), [("short", 64), ("long", 128), ("code", 2048), ("context-4k", 4096)])
 def test_prompts_are_exactly_as_long_as_they_say_and_no_cache_answers_them(
-    scripted: Target, maker: PromptMaker, name: str, tokens: int
+    scripted: Target, maker: PromptMaker, flavour: Flavour, name: str, tokens: int
 ) -> None:
     prompt = maker.make(builtin(name))
     sample = stream(scripted, prompt)
     assert prompt.exact
     assert prompt.tokens == sample.prompt_tokens == tokens
     assert sample.invalid is None
-    assert sample.cached_tokens is not None
-    assert sample.cached_tokens <= maker.template_tokens < 10
-    assert (sample.completion_tokens, sample.finish_reason) == (21, "stop")
+    assert (sample.cached_tokens is None) == (flavour.uncached is None)
+    assert (sample.cached_tokens or 0) <= maker.template_tokens < 10
+    assert (sample.completion_tokens, sample.finish_reason) == (flavour.counted(21), "stop")
 
 
-def test_the_same_prompt_again_is_answered_by_the_cache_all_but_its_last_token(
-    scripted: Target, maker: PromptMaker
+def test_the_same_prompt_again_is_answered_by_the_cache_all_but_its_end(
+    scripted: Target, maker: PromptMaker, flavour: Flavour
 ) -> None:
     prompt = maker.make(builtin("long"))
     stream(scripted, prompt, cached=True)
     again = stream(scripted, prompt, cached=True)
-    assert again.cached_tokens == 127
+    assert again.cached_tokens == flavour.cached(128)
     assert again.prompt_tokens == 128
     assert again.invalid is None
     assert again.text == ANSWER
@@ -88,20 +89,21 @@ def test_a_new_prompt_is_kept_from_the_cache_or_invalid(scripted: Target, maker:
     prompt = maker.make(builtin("long"))
     stream(scripted, prompt)
     again = stream(scripted, prompt)
-    if flavour.backend == "llama-server":
-        assert (again.cached_tokens, again.invalid) == (0, None)
-    else:
-        assert again.invalid == "a prefix cache answered 127 tokens of a prompt that was new"
+    expected = 0 if flavour.backend == "llama-server" else flavour.cached(128)
+    assert again.cached_tokens == expected
+    said = f"a prefix cache answered {expected} tokens of a prompt that was new"
+    assert again.invalid == (said if expected else None)
 
 
-def test_llama_servers_own_figures_stand_beside_ours(scripted: Target, maker: PromptMaker, flavour: Flavour) -> None:
+def test_a_servers_own_figures_stand_beside_ours(scripted: Target, maker: PromptMaker, flavour: Flavour) -> None:
     sample = stream(scripted, maker.make(builtin("short")))
     own = sample.timings
-    if flavour.backend != "llama-server":
+    if not flavour.timed:
         assert (own.prompt_s, own.decode_tok_s, sample.prefill_source) == (None, None, "client")
         return
     assert own.prompt_tokens == 64
-    assert own.decode_tokens == 21
+    # A draft may go on behind the end token.
+    assert own.decode_tokens == flavour.counted(21) or (own.accepted_tokens and own.decode_tokens in (22, 23, 24))
     assert own.prompt_s is not None
     assert own.decode_s is not None
     assert sample.prefill_source == "server"
@@ -132,7 +134,7 @@ def test_llama_server_goes_on_after_the_end_where_the_length_is_fixed(
     scripted: Target, maker: PromptMaker, flavour: Flavour
 ) -> None:
     sample = scripted.stream(maker.make(builtin("short")), max_tokens=40, temperature=0.0, fixed_length=True)
-    expected = (40, "length", False) if flavour.backend == "llama-server" else (21, "stop", True)
+    expected = (40, "length", False) if flavour.backend == "llama-server" else (flavour.counted(21), "stop", True)
     assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == expected
 
 
@@ -153,7 +155,9 @@ def test_chunks_are_no_tokens(babble: Sample) -> None:
     assert babble.decode_tok_s == pytest.approx((RANDOM_TOKENS - babble.first_delta_tokens) / window_s)
 
 
-def test_a_whole_measurement_has_every_figure_that_the_server_allows(scripted: Target, maker: PromptMaker) -> None:
+def test_a_whole_measurement_has_every_figure_that_the_server_allows(
+    scripted: Target, maker: PromptMaker, flavour: Flavour
+) -> None:
     chosen = settings(runs=2, warmup=1)
     said: list[str] = []
     meter = Meter(
@@ -168,8 +172,8 @@ def test_a_whole_measurement_has_every_figure_that_the_server_allows(scripted: T
     assert (len(measured.warmups), len(measured.samples), len(measured.valid)) == (1, 2, 2)
     assert measured.prompt_exact
     assert measured.cached is not None
-    assert measured.cached.cached_tokens == 63
-    assert (metrics["prompt_tokens"], metrics["completion_tokens"]) == (64, 21)
+    assert measured.cached.cached_tokens == flavour.cached(64)
+    assert (metrics["prompt_tokens"], metrics["completion_tokens"]) == (64, flavour.counted(21))
     named = ("load_s", "ttft_s", "ttfv_s", "ttft_cached_s", "prefill_tok_s", "decode_tok_s", "itl_p50_s")
     assert [name for name in named if metrics[name] is None] == []
     # 17 gaps are too few for a 95th percentile.

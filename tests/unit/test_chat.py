@@ -33,6 +33,16 @@ def test_an_error_chunk_in_a_good_stream_is_an_error() -> None:
     assert "No module named 'x'" in str(error)
 
 
+def test_a_keep_alive_chunk_is_not_who_answers() -> None:
+    def named(model: str, delta: dict[str, str], finish: str | None = None) -> bytes:
+        return event({"model": model, "choices": [{"delta": delta, "finish_reason": finish}]})
+
+    waiting = named("keepalive", {"content": ""})
+    # The one token of the second answer shows no text.
+    assert reply_to(waiting, named("m", {"content": "a"}), waiting, named("m", {}, "stop"), DONE).model == "m"
+    assert reply_to(waiting, named("m", {"role": "assistant"}), waiting, named("m", {}, "length"), DONE).model == "m"
+
+
 def test_stamps_rise_and_stand_apart_where_the_server_waits() -> None:
     reply = reply_to(0.05, text_event("a"), 0.1, text_event("b") + text_event("c"), 0.05, FINISH, DONE)
     first, second, third = (d.at_ns for d in reply.deltas)

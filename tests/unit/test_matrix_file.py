@@ -88,6 +88,7 @@ tests:
     no_think: true
     prompts: [story]
     server_binary: ~/bin/server
+    server_url: http://127.0.0.1:8000/v1/
     api_key: sk-1
     api_key_env: MY_KEY
     server_timeout: 60
@@ -137,6 +138,7 @@ tests:
                 no_think=True,
                 prompts=("story",),
                 server_binary="~/bin/server",
+                server_url="http://127.0.0.1:8000/v1",
                 api_key="sk-1",
                 api_key_env="MY_KEY",
                 server_timeout=60.0,

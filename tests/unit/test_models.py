@@ -233,3 +233,32 @@ def test_a_packages_only_gguf_file_is_found_without_importing_it(beside: Path) -
 
 def test_a_package_without_a_gguf_file_is_unavailable(beside: Path) -> None:
     assert "holds 0 .gguf files" in refused("package:pytest", beside).reason
+
+
+def gguf(root: Path, name: str, *, folder: str = "") -> Path:
+    """A .gguf file in a snapshot of REPO."""
+    path = root / "hub" / f"models--{REPO.replace('/', '--')}" / "snapshots" / "abc123" / folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"GGUF")
+    return path
+
+
+def test_a_quantization_is_found_by_its_name_in_the_cache(
+    beside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    ud, plain = gguf(tmp_path, "m-UD-Q4_K_M.gguf"), gguf(tmp_path, "m-Q4_K_M.gguf")
+    gguf(tmp_path, "mmproj-Q8_0.gguf")
+    first = gguf(tmp_path, "m-Q2_K-00001-of-00002.gguf", folder="Q2_K")
+    second = gguf(tmp_path, "m-Q2_K-00002-of-00002.gguf", folder="Q2_K")
+    assert find(f"{REPO}:Q4_K_M", beside=beside) == plain
+    assert find(f"{REPO}:UD-Q4_K_M", beside=beside) == ud
+    assert find(f"hf:{REPO}:m-UD-Q4_K_M.gguf", beside=beside) == ud
+    assert find(f"{REPO}:Q2_K", beside=beside) == first
+    for absent, include in (("Q8_0", "*Q8_0*.gguf"), ("4_K_M", "*4_K_M*.gguf"), ("x.gguf", "x.gguf")):
+        with pytest.raises(Unavailable, match="is not in the Hugging Face cache") as caught:
+            find(f"{REPO}:{absent}", beside=beside)
+        assert caught.value.fix == f"hf download {REPO} --include '{include}'"
+    second.unlink()
+    with pytest.raises(Unavailable, match=r"incomplete \(m-Q2_K-00002-of-00002.gguf missing\)"):
+        find(f"{REPO}:Q2_K", beside=beside)

@@ -52,6 +52,24 @@ REFUSED = {
     "an unknown key of the head": ("parity: {candidat: x}\nmodels: []\n", 1, "did you mean 'candidate'?"),
     "a version that is a number": ("parity: {baseline_version: 0.32}\nmodels: []\n", 1, "put it in quotes"),
     "a version that is none": ('parity: {baseline_version: ">= 1"}\nmodels: []\n', 1, "isn't a version"),
+    "a side without command": (ONE + "sides:\n  mine: {env: {A: b}}\n", 6, "the side mine has no `command`"),
+    "a side without program": (ONE + "sides:\n  mine: {command: []}\n", 6, "expected a program and its arguments"),
+    "a side of an empty word": (ONE + "sides:\n  mine: {command: ''}\n", 6, "expected a program and its arguments"),
+    "a command that is a number": (ONE + "sides:\n  mine: {command: 7}\n", 6, "expected a string"),
+    "a command without its end": (ONE + "sides:\n  mine:\n    command: a 'b\n", 7, "can't be split into arguments"),
+    "an unknown key of a side": (
+        ONE + "sides:\n  mine:\n    command: a\n    comand: b\n",
+        8,
+        "unknown key 'comand' in the side mine; did you mean 'command'?",
+    ),
+    "a side's variable that is none": (
+        ONE + "sides: {mine: {command: a, env: {A-B: c}}}\n",
+        5,
+        "letters, digits and _",
+    ),
+    "a side's version that is a number": (ONE + "sides: {mine: {command: a, version: 1.2}}\n", 5, "put it in quotes"),
+    "a side's name that is a path": (ONE + "sides: {my/side: {command: a}}\n", 5, "is no valid name"),
+    "a side twice": (ONE + "sides:\n  a: {command: a}\n  a: {command: b}\n", 7, "key 'a' is already given in line 6"),
     "an unknown setting": (with_settings("passe: 1"), 6, "unknown key 'passe' in settings; did you mean 'passes'?"),
     "an unknown tier": (with_settings("tiers:\n  quik: {}"), 7, "in tiers; did you mean 'quick'?"),
     "an unknown setting of a tier": (
@@ -109,6 +127,22 @@ def test_the_smallest_plan_gets_every_default(write: Write) -> None:
     assert plan.settings == ParitySettings()
     (model,) = plan.models
     assert (model.id, model.name, model.line, model.sections, model.enabled) == ("org/m", "m", 3, SECTIONS, True)
+
+
+def test_sides_of_the_plan_s_own_have_their_programs_beside_it(write: Write) -> None:
+    plan = load(
+        write(
+            ONE + "sides:\n  mine: {command: [./target/side, --threads, 8, on], env: {A: 1, B: on}, version: '1.2'}\n"
+            "  found: {command: side a/b 'c d'}\n  fixed: {command: /opt/side, env:, version: ~}\n"
+        )
+    )
+    mine, found, fixed = plan.sides
+    assert (mine.name, found.name, fixed.name) == ("mine", "found", "fixed")
+    assert mine.command == (str(plan.path.parent / "target/side"), "--threads", "8", "on")
+    assert (mine.env, mine.version) == ((("A", "1"), ("B", "on")), "1.2")
+    assert (found.command, fixed.command) == (("side", "a/b", "c d"), ("/opt/side",))
+    assert (fixed.env, fixed.version) == ((), None)
+    assert (plan.own_side("found"), plan.own_side("engine")) == (found, None)
 
 
 def test_a_tier_replaces_settings_key_by_key(write: Write) -> None:

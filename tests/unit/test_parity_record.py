@@ -239,7 +239,87 @@ def test_a_median_off_by_float_noise_is_accepted(tmp_path: Path) -> None:
     assert len(read_parity_record(save(data, tmp_path)).models) == 2
 
 
-SMALL = {"theirs": small(), "ours": {**converted(), "models": [converted()["models"][i] for i in (0, 7)]}}
+def live() -> dict[str, Any]:
+    """A record as live runs write them: rules, notes, equal tokens, facts of the sides, random weights."""
+    data = {**converted(), "models": converted()["models"][:2]}
+    data["candidate"]["facts"] = {"mlx": "0.32.4", "compiled": True}
+    decode = data["models"][0]["decode"][0]
+    decode.update(same_tokens=False, note="token 3 is candidate 1 and baseline 2: a near tie")
+    decode["tok_s"]["rule"] = "interval"
+    data["models"][0]["concurrency"][0]["note"] = "stream 0: token 1"
+    data["models"][0]["synthetic"] = True
+    warm = data["models"][0]["load"]["warm"]
+    warm["spawn_to_first_token_s"] = {**copy.deepcopy(warm["first_token_s"]), "gated": False}
+    for name in ("gate_pass", "goal_pass"):
+        del warm["spawn_to_first_token_s"][name]
+    return data
+
+
+def test_what_live_runs_say_more_is_read_and_written_again(tmp_path: Path) -> None:
+    data = live()
+    validator("parity-record").validate(data)
+    record = read_parity_record(save(data, tmp_path))
+    model, other = record.models
+    assert (model.synthetic, other.synthetic) == (True, False)
+    assert record.candidate.facts == {"mlx": "0.32.4", "compiled": True}
+    first = model.points[0]
+    assert (first.same_tokens, first.note[:7], first.results[0].rule) == (False, "token 3", "interval")
+    assert model.points[1].same_tokens is None
+    assert "load-warm-spawn_to_first_token_s" in {r.id.removeprefix(f"{model.name}-") for r in model.results}
+    again = json.loads(json.dumps(to_json(record)))
+    validator("parity-record").validate(again)
+    assert again["models"] == data["models"]
+    assert again["candidate"] == data["candidate"]
+
+
+def test_the_rule_decides_what_the_ratio_leaves_open(tmp_path: Path) -> None:
+    def verdict(rule: str) -> str:
+        data = live()
+        metric = data["models"][0]["decode"][0]["tok_s"]
+        sides = {"candidate": [9.7, 9.7, 9.7, 99, 99, 99, 99], "baseline": [10.0] * 7}
+        for name, samples in sides.items():
+            metric[name] = {"median": sorted(samples)[3], "samples": samples, "unit": "tok/s"}
+        metric["rule"] = rule
+        found = judge(read_parity_record(save(data, tmp_path)).results[0], 0.98)
+        assert found is not None
+        return str(found.outcome)
+
+    assert (verdict("point"), verdict("interval")) == ("passed", "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("models", 0, "decode", 0, "tok_s", "rule"), "mean", "tok_s.rule: is no rule that ratios are judged by"),
+        (("models", 0, "decode", 0, "tok_s", "candidate", "samples"), [1.0], "tok_s: tok_s: 1 samples against"),
+        (("models", 0, "decode", 0, "same_tokens"), "no", "same_tokens: expected true or false"),
+        (("models", 0, "decode", 0, "note"), 3, "note: expected a string"),
+        (("models", 0, "synthetic"), 1, "synthetic: expected true or false"),
+        (("candidate", "facts"), [], "candidate.facts: expected an object"),
+    ],
+)
+def test_a_fault_in_what_live_runs_say_more_is_named(path: Path_, value: Any, said: str, tmp_path: Path) -> None:
+    data = live()
+    put(data, path, value)
+    if value == [1.0]:
+        put(data, (*path[:-1], "median"), 1.0)
+    assert said in message(data, tmp_path)
+
+
+def test_a_partial_model_may_lack_sections_and_a_whole_one_not(tmp_path: Path) -> None:
+    data = live()
+    del data["models"][0]["load"]
+    assert "models[0]: missing key 'load'" in message(data, tmp_path)
+    data["models"][0].update(status="partial", reason="not measured: load")
+    model = read_parity_record(save(data, tmp_path)).models[0]
+    assert "load" not in {point.section for point in model.points}
+
+
+SMALL = {
+    "theirs": small(),
+    "ours": {**converted(), "models": [converted()["models"][i] for i in (0, 7)]},
+    "live": live(),
+}
 PATHS = {name: [path for path, _ in walk(data) if path] for name, data in SMALL.items()}
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, False, 0, -1, 1, 2, 1.5, 1e308, 5e-324, 10**299, 10**400, float("nan"), "", "x", [], {}]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.sse import Event, EventDecoder
+from pytest_llmbench.sse import Event, EventDecoder, LineDecoder
 
 STREAMS = Path(__file__).resolve().parents[1] / "data" / "streams"
 
@@ -114,3 +114,23 @@ def test_each_recorded_stream_is_whole_json(path: Path) -> None:
     texts = [e.data for e in events if e.data != "[DONE]"]
     assert len(texts) >= 2
     assert all(isinstance(json.loads(text), dict) for text in texts)
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=9), max_size=6),
+    st.lists(st.integers(min_value=0), max_size=5),
+    st.booleans(),
+)
+def test_json_lines_are_the_same_however_they_are_cut(lines: list[str], places: list[int], ended: bool) -> None:
+    decoder = LineDecoder()
+    data = "\n".join(lines).encode() + (b"\n" if ended else b"")
+    events = [event for piece in cut(data, places) for event in decoder.feed(piece)]
+    events += decoder.end()
+    assert [event.data for event in events] == [line for line in lines if line.encode().strip()]
+
+
+def test_a_json_line_is_there_as_soon_as_its_end_is() -> None:
+    decoder = LineDecoder()
+    assert list(decoder.feed(b'{"a": 1}')) == []
+    assert list(decoder.feed(b'\n{"b"')) == [Event(data='{"a": 1}')]
+    assert list(decoder.end()) == [Event(data='{"b"')]

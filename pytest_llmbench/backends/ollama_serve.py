@@ -1,0 +1,58 @@
+"""An Ollama server of our own: on a free port, with the entry's variables, stopped at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_llmbench.backends import reach
+from pytest_llmbench.backends.base import Report
+from pytest_llmbench.backends.ollama_dialect import HOST, model_name
+from pytest_llmbench.backends.programs import find_program
+from pytest_llmbench.backends.server import GRACE_S
+from pytest_llmbench.matrix import MatrixEntry, RunSettings
+from pytest_llmbench.ports import LOOPBACK, check_port_free, free_port
+from pytest_llmbench.process import ServerProcess
+
+APPLICATION = "/Applications/Ollama.app/Contents/Resources/ollama"
+
+
+def program(entry: MatrixEntry) -> str:
+    """Ollama's program; Unavailable with the fix."""
+    if entry.server_binary is None and sys.platform == "darwin" and Path(APPLICATION).is_file():
+        return APPLICATION
+    install = "brew install ollama" if sys.platform == "darwin" else "install Ollama"
+    return find_program("ollama", entry.server_binary, fix=f"{install}, then ollama pull {model_name(entry)}")
+
+
+@contextmanager
+def own_server(
+    entry: MatrixEntry, settings: RunSettings, *, log_dir: Path, report: Report
+) -> Iterator[tuple[str, ServerProcess]]:
+    """Start a server and wait until it answers; gives its URL and its process."""
+    port = settings.bench_port or free_port()
+    check_port_free(port)
+    url = f"http://{LOOPBACK}:{port}"
+    with ServerProcess.start(
+        (program(entry), "serve", *entry.extra_args),
+        env={**_environment(entry), **dict(entry.env), HOST: f"{LOOPBACK}:{port}"},
+        log_path=log_dir / f"{entry.path.stem}.{entry.id}.log",
+        grace_s=GRACE_S,
+    ) as process:
+        process.wait_ready(
+            lambda _left_s: process.owns_port(port) and reach.get(url, "/api/version") is not None,
+            timeout_s=settings.server_timeout,
+            report=report,
+        )
+        yield url, process
+
+
+def _environment(entry: MatrixEntry) -> dict[str, str]:
+    """What the entry's own variables may change."""
+    return {
+        # At its start it would else delete layers that no model has yet: those of a download that goes on.
+        "OLLAMA_NOPRUNE": "1",
+        "OLLAMA_NUM_PARALLEL": str(max(entry.concurrency, default=1)),
+    }

@@ -1,0 +1,144 @@
+const rate = { label: "tok/s", grid: true, zero: true, nice: true };
+
+function decodeByContext(rows) {
+  const marks = figures(rows.filter((row) => row.context && row.section !== "concurrency"), "decode_tok_s").slice(0, MOST_MARKS);
+  for (const d of marks) d.x = d.row.context;
+  return byModel(marks, 6, (own, name) => draw({
+    ariaLabel: `Decode speed against context length, ${name}`, x: tokenAxis, y: { ...rate, ...upTo(own) }, symbol: bySymbol,
+    marks: [lines(own, "x", series), intervals(own, "x"), Plot.dot(own, { x: "x", y: "y", symbol: (d) => d.row.backend, ...looks() })],
+  }));
+}
+
+function concurrency(rows) {
+  const marks = figures(rows.filter((row) => row.level), "aggregate_tok_s").slice(0, MOST_MARKS);
+  for (const d of marks) d.x = d.row.level;
+  return byModel(marks, 6, (own, name) => draw({
+    ariaLabel: `Tokens a second of all streams against their number, ${name}`, symbol: bySymbol,
+    x: { label: "streams at once", ticks: distinct(own, (d) => d.x), tickFormat: "d", type: "log", base: 2 }, y: { ...rate, ...upTo(own), label: "tok/s, all streams" },
+    marks: [lines(own, "x", series), intervals(own, "x"), Plot.dot(own, { x: "x", y: "y", symbol: (d) => d.row.backend, ...looks() })],
+  }));
+}
+
+function memoryBySpeed(rows) {
+  const marks = figures(rows.filter((row) => row.metrics.peak_memory_bytes), "decode_tok_s").slice(0, MOST_MARKS);
+  if (!marks.length) return { nodes: [] };
+  for (const d of marks) {
+    d.x = value(d.row, "peak_memory_bytes") / 2 ** 30;
+    d.story += `\nMemory: ${text("peak_memory_bytes", value(d.row, "peak_memory_bytes"))}`;
+  }
+  const node = draw({ ariaLabel: "Peak memory beside decode speed", symbol: bySymbol, height: 360,
+    x: { label: "peak memory, GiB →", grid: true, nice: true }, y: { ...rate, ...upTo(marks), label: "↑ decode, tok/s" },
+    marks: [intervals(marks, "x"), Plot.dot(marks, { x: "x", y: "y", symbol: (d) => d.row.backend, ...looks() })] });
+  return { nodes: [node], note: "Better is up and to the left." };
+}
+
+const MOST_BARS = 40;
+
+function coldAndCached(rows) {
+  const both = rows.filter((row) => row.metrics.ttft_s && row.metrics.ttft_cached_s);
+  const shown = d3.sort(both, (row) => value(row, "ttft_s")).slice(0, MOST_BARS);
+  if (!shown.length) return { nodes: [] };
+  const names = new Map(shown.map((row) => [row, `${row.id}${row.prompt ? ` · ${row.prompt}` : ""}${both.some((o) => o !== row && o.id === row.id && o.where === row.where) ? ` · ${row.source + 1}` : ""}`]));
+  const marks = (metric) => figures(shown, metric).map((d) => ({ ...d, x: d.y, name: names.get(d.row) }));
+  const cold = marks("ttft_s"), cached = marks("ttft_cached_s");
+  const node = draw({ ariaLabel: "Time to first token, cold beside cached", marginLeft: 260, width: 640, height: 70 + 22 * shown.length,
+    x: { type: "log", label: "seconds (log scale)", grid: true, ticks: 3, tickFormat: (s) => text("_s", s) }, y: { label: null, domain: shown.map((row) => names.get(row)), tickFormat: (s) => s.length > 38 ? `${s.slice(0, 37)}…` : s },
+    symbol: { domain: ["cold", "cached"], range: ["circle", "diamond2"] },
+    marks: [Plot.link(shown, { x1: (r) => value(r, "ttft_cached_s"), x2: (r) => value(r, "ttft_s"), y1: (r) => names.get(r), y2: (r) => names.get(r), stroke: "var(--line)", strokeWidth: 3 }),
+      Plot.ruleY(cold, { y: "name", x1: "low", x2: "high", stroke: asIs((d) => color(d.row.backend)) }),
+      Plot.dot(cold, { x: "x", y: "name", symbol: () => "cold", ...looks() }),
+      Plot.dot(cached, { x: "x", y: "name", symbol: () => "cached", ...looks(() => "var(--soft)") })] });
+  return { nodes: [node], note: `Round, in the backend's colour: a new prompt. Grey diamond: the same prompt again.${both.length > shown.length ? ` ${shown.length} of ${both.length} shown, the quickest.` : ""}` };
+}
+
+function parityRatios(rows) {
+  const places = d3.rollup(rows.filter((row) => row.side === "candidate"), (own) => new Set(own.map((row) => row.source)).size, (row) => row.model);
+  const found = rows.filter((row) => row.side === "candidate").flatMap((row) => Object.keys(row.metrics).filter((m) => m.endsWith("_ratio")).map((metric) => {
+    const [x, low, high] = row.metrics[metric], name = metric.slice(0, -6), gated = row.verdicts.find((v) => v.metric === name);
+    const bad = gated && !passes(gated), source = sourceOf(row), bounds = gated?.interval ?? [low ?? x, high ?? x];
+    const said = gated ? `gate ${gated.gate}: ${gated.outcome}` : "not gated";
+    return { row: { ...row, status: bad ? "failed" : gated?.outcome === "inconclusive" ? "inconclusive" : "passed" }, x, low: bounds[0], high: bounds[1],
+      title: `${row.section}: ${name}`, model: places.get(row.model) > 1 ? `${row.model} (${row.machine}${new Set(DATA.sources.map((s) => s.machine)).size < DATA.sources.length ? `, ${row.created.slice(0, 10)}` : ""})` : row.model, point: row.point, gate: source.gate, goal: source.goal,
+      story: `${story({ ...row, status: "passed" }, metric)}\n${said}${bad ? `, ${percent(1 - x / gated.gate)} below it` : ""}` };
+  }));
+  const groups = [...d3.group(found, (d) => d.title)];
+  return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, name), ratioPlot(name, marks))), wide: true,
+    note: "More than 1: better than the baseline. Dashed red: the gate; solid: the goal. The bar is the interval of the ratio." };
+}
+
+function ratioPlot(name, marks) {
+  const points = distinct(marks, (d) => d.point), models = distinct(marks, (d) => d.model), step = Math.min(9, 26 / points.length);
+  const shade = new Map(points.map((p, i) => [p, `var(--c${i % 8})`]));
+  const shapes = { domain: points, range: points.map((_, i) => SYMBOLS[i % 8]), legend: false };
+  const limit = marks[0];
+  const svg = draw({ ariaLabel: `Ratio to the baseline, ${name}`, marginLeft: 240, height: 60 + Math.max(26, step * points.length + 8) * models.length,
+    x: { label: null, grid: true, ticks: 5, nice: true, tickFormat: (r) => String(+r.toPrecision(3)) }, symbol: shapes,
+    y: { domain: models, label: null, tickFormat: (s) => s.length > 38 ? `${s.slice(0, 37)}…` : s },
+    marks: [Plot.ruleX([limit.gate], { stroke: "var(--bad)", strokeDasharray: "5,3" }), Plot.ruleX([limit.goal], { stroke: "var(--good)", strokeWidth: 1.5 }),
+      ...points.flatMap((p, i) => {
+        const own = marks.filter((d) => d.point === p), dy = (i - (points.length - 1) / 2) * step;
+        return [Plot.ruleY(own, { y: "model", x1: "low", x2: "high", dy, stroke: shade.get(p), strokeWidth: 1.5 }),
+          Plot.dot(own, { x: "x", y: "model", dy, symbol: "point", ...looks((d) => shade.get(d.point)) })];
+      })] });
+  const keys = points.map((p) => el("span", {}, el("i", { "aria-hidden": "true", style: `width:10px;height:10px;border-radius:9px;background:${shade.get(p)}` }), p));
+  return el("div", {}, el("div", { class: "legend" }, ...keys), svg);
+}
+
+const MOST_SERIES = 12;
+
+function overTime(rows) {
+  const metric = rows.some((row) => row.metrics.decode_tok_s) ? "decode_tok_s" : "ttft_s";
+  const name = (row) => [row.id, row.prompt, row.side, row.machine].filter(Boolean).join(" · ");
+  const groups = [...d3.group(figures(rows, metric), (d) => name(d.row))].map(([key, own]) => [key, d3.sort(own, (d) => d.row.created)])
+    .filter(([, own]) => new Set(own.map((d) => d.row.created)).size > 1).sort((a, b) => b[1].length - a[1].length);
+  const marks = groups.slice(0, MOST_SERIES).flatMap(([key, own]) => own.map((d) => ({ ...d, key, first: own[0].y, x: new Date(d.row.created),
+    story: `${d.story}\n${percent(d.y / own[0].y - 1)} against the first record; commit ${sourceOf(d.row).commit.slice(0, 10) || "unknown"}` })));
+  if (!marks.length) return { nodes: [] };
+  const share = (of) => (d) => d[of] / d.first;
+  const node = draw({ ariaLabel: `${label(metric)} over the records, the first being 1`, width: 1200, height: 360, marginRight: 40,
+    x: { type: "utc", label: "record made (UTC)" }, y: { label: `${label(metric)}, first record = 1`, grid: true, nice: true }, symbol: bySymbol,
+    marks: [Plot.ruleY([1], { stroke: "var(--soft)", strokeDasharray: "2,3" }),
+      Plot.line(marks, { x: "x", y: share("y"), z: "key", stroke: asIs((d) => color(d.row.backend)), strokeOpacity: 0.7 }),
+      Plot.ruleX(marks, { x: "x", y1: share("low"), y2: share("high"), stroke: asIs((d) => color(d.row.backend)) }),
+      Plot.dot(marks, { x: "x", y: share("y"), symbol: (d) => d.row.backend, ...looks() })] });
+  return { nodes: [node], note: groups.length > MOST_SERIES ? `${MOST_SERIES} of ${groups.length} entries shown: choose a model or a word above` : "" };
+}
+
+const PLOTS = [
+  ["context", "Decode against context length", decodeByContext, "decode speed with a known context length"],
+  ["parity", "Parity ratios", parityRatios, "parity record"],
+  ["cached", "Time to first token, cold beside cached", coldAndCached, "TTFT both cold and cached"],
+  ["memory", "Memory beside speed", memoryBySpeed, "measurement with both memory and decode speed"],
+  ["streams", "Concurrency", concurrency, "concurrency level"],
+  ["history", "History", overTime, "entry measured in two records"],
+];
+let plotted = [];
+
+function buildPlots() {
+  byId("plots").append(...PLOTS.map(([id, title]) => el("div", { class: "card", id: `plot-${id}` }, el("h3", {}, title),
+    el("p", { class: "soft" }), el("div", { class: "draw" }))));
+  const watcher = new IntersectionObserver((seen) => seen.filter((s) => s.isIntersecting).forEach((s) => drawPlot(s.target)), { rootMargin: "200px" });
+  document.querySelectorAll("#plots .card").forEach((card) => watcher.observe(card));
+  addEventListener("beforeprint", () => document.querySelectorAll("#plots .card").forEach(drawPlot));
+}
+
+/** A plot is drawn when it comes into sight; one in sight is drawn anew when the choice changes. */
+function showPlots(rows) {
+  plotted = rows;
+  for (const card of document.querySelectorAll("#plots .card")) {
+    delete card.dataset.drawn;
+    const box = card.getBoundingClientRect();
+    if (box.top < innerHeight + 200 && box.bottom > -200) drawPlot(card);
+  }
+}
+
+function drawPlot(card) {
+  if (card.dataset.drawn) return;
+  card.dataset.drawn = "yes";
+  const [, , make, needs] = PLOTS.find(([id]) => `plot-${id}` === card.id);
+  const { nodes, note, wide } = make(plotted);
+  card.querySelector(".draw").replaceChildren(...nodes);
+  card.querySelector("p").textContent = nodes.length ? note ?? "" : `Nothing to draw: no ${needs} among the chosen rows.`;
+  card.classList.toggle("wide", Boolean(nodes.length) && (wide === true || nodes.length > 1 || card.id === "plot-history"));
+  card.querySelector(".draw").classList.toggle("multiples", nodes.length > 1);
+}

@@ -1,0 +1,78 @@
+function buildHead() {
+  byId("title").textContent = document.title = DATA.title;
+  const files = DATA.sources.length;
+  const measured = DATA.rows.filter((row) => Object.keys(row.metrics).length).length;
+  byId("about").textContent = `${plural(measured, "measurement")} from ${plural(files, "record")} of ` +
+    `${plural(distinct(DATA.sources, (s) => s.machine).length, "machine")}; made offline by pytest-llmbench ${DATA.release}`;
+}
+
+const MOST_SHOWN = 12;
+
+/** The verdict first: what failed and by how much. */
+function buildVerdict() {
+  const rows = DATA.rows.filter((row) => row.side !== "baseline");
+  const counts = new Map(STATUSES.map((status) => [status, rows.filter((row) => row.status === status).length]));
+  const failed = failedGates(rows);
+  const bad = counts.get("failed") + counts.get("error") + counts.get("xpassed");
+  const odd = counts.get("inconclusive") + counts.get("suspect");
+  const box = byId("verdict");
+  box.className = bad ? "bad" : odd ? "odd" : "good";
+  box.append(el("h2", { id: "verdict-head" }, headline(counts, failed, bad, odd)));
+  box.append(el("div", { class: "chips" }, ...STATUSES.filter((s) => counts.get(s)).map((status) => el("button", {
+    type: "button", class: `badge ${status}`, "data-status": status, "aria-pressed": "false",
+    on: { click: () => setState({ status: state.status === status ? "" : status }) },
+  }, `${counts.get(status)} ${STATUS_WORDS[status] ?? status}`))));
+  if (failed.length) box.append(el("ul", {}, ...failed.slice(0, MOST_SHOWN).map(gateLine)));
+  if (failed.length > MOST_SHOWN) box.append(el("p", { class: "soft" }, `and ${failed.length - MOST_SHOWN} more: choose “failed” above`));
+}
+
+function failedGates(rows) {
+  return rows.flatMap((row) => row.verdicts.filter((v) => !passes(v)).map((v) => ({ row, v })))
+    .sort((a, b) => shortfall(b.v) - shortfall(a.v));
+}
+
+const passes = (v) => v.outcome === "passed" || (v.outcome === "inconclusive" && v.ratio >= v.gate);
+const shortfall = (v) => v.ratio !== null ? 1 - v.ratio / v.gate : v.rule === "at_most" ? v.value / v.gate - 1 : 1 - v.value / v.gate;
+
+function headline(counts, failed, bad, odd) {
+  if (failed.length) return `${plural(failed.length, "gate")} failed, the worst by ${percent(shortfall(failed[0].v))}`;
+  if (bad) return `No gate failed, but ${plural(bad, "test")} failed or couldn't be measured`;
+  const measured = counts.get("passed") + odd;
+  if (!measured) return "Nothing was measured";
+  return odd ? `No gate failed; ${plural(odd, "result")} to be taken with care` : "All passed";
+}
+
+function gateLine({ row, v }) {
+  const facts = v.ratio === null
+    ? `${text(v.metric, v.value)}, gate ${v.rule === "at_most" ? "at most" : "at least"} ${text(v.metric, v.gate)}`
+    : `ratio ${v.ratio.toFixed(4)}${v.interval ? ` (${v.interval.map((x) => x.toFixed(3)).join(" to ")})` : ""}, gate ${v.gate}, ` +
+      `${text(v.metric, v.value)} against ${text(v.metric, v.reference)}`;
+  return el("li", {}, el("b", {}, `${row.model || row.id} · ${row.where} · ${v.metric}`), ` ${percent(shortfall(v))} ${v.rule === "at_most" ? "over" : "below"} the gate`,
+    el("small", {}, `${facts}, n = ${v.n}, ${row.machine}${v.outcome === "inconclusive" ? ", inconclusive" : ""}`));
+}
+
+/** Whether a machine was slowed down while it measured. */
+function held(source) {
+  const rows = DATA.rows.filter((row) => sourceOf(row) === source && row.side !== "baseline" && Object.keys(row.metrics).length);
+  const slowed = rows.filter((row) => row.conditions.held_back === true).length;
+  if (slowed) return el("span", { class: "held" }, `YES, in ${slowed} of ${plural(rows.length, "measurement")}`);
+  const known = rows.filter((row) => row.conditions.held_back === false);
+  if (!known.length) return el("span", { class: "none" }, "not known: the record doesn't say");
+  const thermal = known.some((row) => row.conditions.thermal_state);
+  return thermal ? "no" : "no Low Power Mode; thermal state not recorded";
+}
+
+function buildMachines() {
+  const heads = ["Machine", "System", "Memory", "Power", "Throttled?", "Swap used", "Record", "Measured (UTC)", "Commit"];
+  const rows = DATA.sources.map((s) => {
+    const power = [s.power.source === "ac" ? "AC" : s.power.source, typeof s.power.low_power_mode === "boolean" && `Low Power Mode ${s.power.low_power_mode ? "ON" : "off"}`];
+    return [s.machine, s.system || "–", s.memory_bytes ? text("_bytes", s.memory_bytes) : "–", power.filter(Boolean).join(", ") || "not known",
+      held(s), typeof s.swap_bytes === "number" ? text("_bytes", s.swap_bytes) : "–", s.file, s.created.slice(0, 16).replace("T", " "), s.commit.slice(0, 10) || "–"];
+  });
+  byId("machines").append(el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell) => el("td", {}, cell)))))));
+}
+
+function showVerdict() {
+  for (const chip of document.querySelectorAll("[data-status]")) chip.setAttribute("aria-pressed", String(chip.dataset.status === state.status));
+}

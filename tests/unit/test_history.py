@@ -1,0 +1,117 @@
+"""`llmbench history`: a change of level and a slow drift are found, noise isn't."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from record_kit import command, result, run, save
+
+from pytest_llmbench.cli_records import BARS, sparkline
+
+pytest.importorskip("ruptures", reason='history needs pip install "pytest-llmbench[report]"')
+
+from pytest_llmbench.history import drift, shifts
+
+
+def noisy(levels: Sequence[float], *, seed: int = 3, share: float = 0.005) -> list[float]:
+    rng = random.Random(seed)
+    return [level * math.exp(rng.gauss(0, share)) for level in levels]
+
+
+def records(folder: Path, values: Sequence[float], metric: str = "decode_tok_s", **machine: str) -> Path:
+    for day, value in enumerate(values, 1):
+        created = f"2026-01-{day:02}T00:00:00.000+00:00"
+        save(
+            folder / f"{len(machine)}-{day}" / "run.json",
+            run(result("a", {metric: [value]}), created=created, **machine),
+        )
+    return folder
+
+
+def test_a_change_of_level_is_found_where_it_is() -> None:
+    (found,) = shifts(noisy([50.0] * 10 + [47.0] * 10))
+    assert found.index == 10
+    assert found.share == pytest.approx(-0.06, abs=0.01)
+
+
+def test_noise_alone_is_no_change() -> None:
+    found = [shifts(noisy([50.0] * 20, seed=seed)) for seed in range(20)]
+    assert sum(map(bool, found)) <= 2  # seeded; the expected share is 2 %
+    assert not any(drift(noisy([50.0] * 20, seed=seed)) for seed in range(20))
+
+
+def test_one_outlier_is_no_change_of_level() -> None:
+    values = noisy([50.0] * 20)
+    values[9] *= 0.9
+    assert shifts(values) == ()
+
+
+@hypothesis_settings(max_examples=30)
+@given(st.floats(1e-3, 1e6))
+def test_the_unit_doesnt_matter(scale: float) -> None:
+    values = noisy([1.0] * 10 + [0.9] * 10)
+    assert [s.index for s in shifts([scale * v for v in values])] == [s.index for s in shifts(values)]
+
+
+def test_equal_values_have_neither_change_nor_drift() -> None:
+    assert shifts([5.0] * 12) == ()
+    assert drift([5.0] * 12) is None
+
+
+def test_a_drift_that_passes_every_single_gate_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = noisy([50.0 * 0.997**day for day in range(24)], share=0.003)
+    assert all(b / a > 0.98 for a, b in pairwise(values))
+    assert command("history", records(tmp_path, values)) == 1
+    out = capsys.readouterr().out
+    assert "worse: a-short decode_tok_s" in out
+    assert "drifts: -6." in out or "drifts: -7." in out
+
+
+def test_a_jump_to_the_worse_is_a_fault_and_one_to_the_better_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worse = records(tmp_path / "worse", noisy([50.0] * 8 + [40.0] * 6))
+    better = records(tmp_path / "better", noisy([50.0] * 8 + [60.0] * 6))
+    assert command("history", worse) == 1
+    assert "from 2026-01-09T00:00:00" in capsys.readouterr().out
+    assert command("history", better) == 0
+    assert command("history", worse, "--last", 5) == 0  # too few to say anything
+    assert command("history", worse, "--fail", 50) == 0
+
+
+def test_more_seconds_are_the_worse(tmp_path: Path) -> None:
+    assert command("history", records(tmp_path, noisy([0.5] * 8 + [0.6] * 8), metric="ttft_s")) == 1
+
+
+def test_machines_have_series_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records(tmp_path, noisy([50.0] * 9))
+    records(tmp_path, noisy([20.0] * 9), chip="Apple M9")
+    assert command("history", tmp_path, "--metrics", "decode_tok_s") == 0
+    assert "2 series, 2 of them" in capsys.readouterr().out
+
+
+def test_other_json_files_are_named_and_no_record_at_all_is_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("history", tmp_path) == 2
+    assert command("history", tmp_path / "no such folder") == 2
+    (tmp_path / "package.json").write_text("{}")
+    records(tmp_path, [50.0] * 2)
+    capsys.readouterr()
+    assert command("history", tmp_path) == 0
+    assert "not read: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"), [([1, 1], BARS[3] * 2), ([0, 7], BARS[0] + BARS[7]), ([1, 2, 3], BARS[0] + BARS[4] + BARS[7])]
+)
+def test_a_sparkline_runs_from_the_least_to_the_greatest(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars
