@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        sys.stdout.flush()
     except BrokenPipeError:  # whoever read us, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT

@@ -32,6 +32,7 @@ METRICS: tuple[str, ...] = (
     "itl_p95_s",
     "itl_p99_s",
     "peak_memory_bytes",
+    "diffusion_step_s",
 )
 """What a gate can be put on; the unit is the end of the name."""
 

@@ -63,7 +63,8 @@ def _loading(rows: Sequence[Row]) -> str | None:
         return None
     if first["cold_ttft_ms"] < STILL_LOADING * max(warm):
         return None
-    return f"the first answer took {first['cold_ttft_ms'] / 1e3:.1f} s: the server was still loading the model, or warming up"
+    seconds = first["cold_ttft_ms"] / 1e3
+    return f"the first answer took {seconds:.1f} s: the server was still loading the model, or warming up"
 
 
 def _memory(rows: Sequence[Row]) -> str | None:

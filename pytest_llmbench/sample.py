@@ -40,6 +40,8 @@ SAMPLE_METRICS = (
     "visible_tokens",
     "server_prefill_tok_s",
     "server_decode_tok_s",
+    "diffusion_steps",
+    "diffusion_step_s",
 )
 
 
@@ -57,7 +59,8 @@ class ServerTimings:
     """What the server says of itself, kept beside our clock's figures. Seconds, tokens per second, bytes.
 
     Of speculative decoding: how many tokens the draft proposed and how many of these were kept; `tokens_per_step` is
-    tokens of the answer per pass of the target model.
+    tokens of the answer per pass of the target model. Of a diffusion model: how many passes over the whole answer it
+    made, and seconds for each.
     """
 
     prompt_tokens: int | None = None
@@ -70,11 +73,18 @@ class ServerTimings:
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     tokens_per_step: float | None = None
+    diffusion_steps: int | None = None
+    diffusion_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One request and its answer."""
+    """One request and its answer.
+
+    `unseen`: what came before the first delta, or between deltas, without a stamp, so that figures which need its
+    stamp are None. "thinking": the server keeps the thinking to itself, and the first token was one of it; "answer":
+    the whole answer is made at once, as diffusion models do.
+    """
 
     prompt: str
     deltas: tuple[Delta, ...]
@@ -92,6 +102,7 @@ class Sample:
     first_delta_source: Literal["tokenizer", "engine", "assumed"] = "assumed"
     timings: ServerTimings = ServerTimings()
     answered_by: str | None = None
+    unseen: Literal["thinking", "answer"] | None = None
     invalid: str | None = None
 
     @property
@@ -111,11 +122,13 @@ class Sample:
     @property
     def ttft_s(self) -> float | None:
         """Seconds to the first text of any kind."""
-        return self.deltas[0].at_ns / 1e9 if self.deltas else None
+        return self.deltas[0].at_ns / 1e9 if self.deltas and self.unseen is None else None
 
     @property
     def ttfv_s(self) -> float | None:
         """Seconds to the first visible text."""
+        if self.unseen == "answer":
+            return None
         return next((d.at_ns / 1e9 for d in self.deltas if d.kind == "content"), None)
 
     @property
@@ -137,7 +150,7 @@ class Sample:
 
         Tokens that show no text (think tags, the end token) are in the usage, but not between the deltas.
         """
-        if self.completion_tokens is None or len(self.deltas) < 2:
+        if self.completion_tokens is None or len(self.deltas) < 2 or self.unseen is not None:
             return None
         window_ns = self.deltas[-1].at_ns - self.deltas[0].at_ns
         tokens = self.completion_tokens - self.first_delta_tokens - self.silent_tokens
@@ -180,6 +193,14 @@ class Sample:
     @property
     def server_decode_tok_s(self) -> float | None:
         return self.timings.decode_tok_s
+
+    @property
+    def diffusion_steps(self) -> int | None:
+        return self.timings.diffusion_steps
+
+    @property
+    def diffusion_step_s(self) -> float | None:
+        return self.timings.diffusion_step_s
 
     @property
     def stopped_early(self) -> bool | None:

@@ -13,12 +13,12 @@ from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Sample, ServerTimings
 
 
-def one_token(model: str) -> dict[str, Any]:
+def one_token(model: str, *, length_field: str = "max_tokens") -> dict[str, Any]:
     """The smallest request that makes `model` work."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": 1,
+        length_field: 1,
         "temperature": 0.0,
         "stream_options": {"include_usage": True},
     }
@@ -41,6 +41,13 @@ def chat_body(
 def thinking_kwargs(*, think: bool) -> dict[str, Any]:
     """The switch that goes through to the chat template, as most engines have it."""
     return {"chat_template_kwargs": {"enable_thinking": think}}
+
+
+def hides_thinking(reply: Reply) -> bool:
+    """Whether the usage counts thinking that was in none of the answer's pieces."""
+    details = reply.usage.get("completion_tokens_details") or {}
+    shown = any(d.kind == "reasoning" or "<think>" in d.text for d in reply.deltas)
+    return bool(details.get("reasoning_tokens")) and not shown
 
 
 def check_model(reply: Reply, expected: str) -> None:
@@ -81,6 +88,7 @@ def to_sample(
         cached_tokens=cached_tokens,
         timings=timings,
         answered_by=reply.model,
+        unseen="thinking" if hides_thinking(reply) else None,
     )
     sample = count_tokens(sample, tokenizer, reply.usage)
     return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))

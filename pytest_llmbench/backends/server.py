@@ -44,6 +44,8 @@ class ServerBackend(Backend):
     """A backend that is a child process with an OpenAI-compatible HTTP server."""
 
     loading_statuses: ClassVar[frozenset[int]] = frozenset({503})
+    length_field: ClassVar[str] = "max_tokens"
+    """What this server calls the most tokens of an answer."""
 
     @abstractmethod
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
@@ -186,7 +188,7 @@ class ServerTarget:
         """
         first = FirstAnswer(self._process, port, ask=self._ask, loading_statuses=self._backend.loading_statuses)
         answered_ns = first.wait(timeout_s=timeout_s, report=report)
-        reply = self._watched.stream(answers.one_token(self._launch.model_name), timeout_s=timeout_s)
+        reply = self._watched.stream(self._one_token, timeout_s=timeout_s)
         first_ns = reply.deltas[0].at_ns if reply.deltas else reply.end_ns
         load_s = max(0.0, (answered_ns - self._process.spawned_ns - first_ns) / 1e9)
         self.info = replace(self.info, load_s=load_s, fingerprint=reply.fingerprint)
@@ -222,10 +224,14 @@ class ServerTarget:
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
+    @property
+    def _one_token(self) -> Mapping[str, Any]:
+        return answers.one_token(self._launch.model_name, length_field=self._backend.length_field)
+
     def _ask(self, timeout_s: float) -> Reply:
         if not self._backend.is_loaded(self._client):
             raise RequestError("the server says that it has no model yet", status=503)
-        reply = self._client.stream(answers.one_token(self._launch.model_name), timeout_s=timeout_s)
+        reply = self._client.stream(self._one_token, timeout_s=timeout_s)
         answers.check_model(reply, self._launch.model_name)
         return reply
 

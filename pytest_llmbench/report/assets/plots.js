@@ -112,31 +112,18 @@ const PLOTS = [
   ["streams", "Concurrency", concurrency, "concurrency level"],
   ["history", "History", overTime, "entry measured in two records"],
 ];
-let plotted = [];
 
 function buildPlots() {
   byId("plots").append(...PLOTS.map(([id, title]) => el("div", { class: "card", id: `plot-${id}` }, el("h3", {}, title),
     el("p", { class: "soft" }), el("div", { class: "draw" }))));
-  const watcher = new IntersectionObserver((seen) => seen.filter((s) => s.isIntersecting).forEach((s) => drawPlot(s.target)), { rootMargin: "200px" });
-  document.querySelectorAll("#plots .card").forEach((card) => watcher.observe(card));
-  addEventListener("beforeprint", () => document.querySelectorAll("#plots .card").forEach(drawPlot));
 }
 
-/** A plot is drawn when it comes into sight; one in sight is drawn anew when the choice changes. */
+/** All of them at once: one drawn only when it comes into sight would move what the reader is about to click. */
 function showPlots(rows) {
-  plotted = rows;
-  for (const card of document.querySelectorAll("#plots .card")) {
-    delete card.dataset.drawn;
-    const box = card.getBoundingClientRect();
-    if (box.top < innerHeight + 200 && box.bottom > -200) drawPlot(card);
-  }
+  for (const [id, , make, needs] of PLOTS) drawPlot(byId(`plot-${id}`), make(rows), needs);
 }
 
-function drawPlot(card) {
-  if (card.dataset.drawn) return;
-  card.dataset.drawn = "yes";
-  const [, , make, needs] = PLOTS.find(([id]) => `plot-${id}` === card.id);
-  const { nodes, note, wide } = make(plotted);
+function drawPlot(card, { nodes, note, wide }, needs) {
   card.querySelector(".draw").replaceChildren(...nodes);
   card.querySelector("p").textContent = nodes.length ? note ?? "" : `Nothing to draw: no ${needs} among the chosen rows.`;
   card.classList.toggle("wide", Boolean(nodes.length) && (wide === true || nodes.length > 1 || card.id === "plot-history"));
