@@ -118,6 +118,15 @@ def everything() -> list[dict[str, Any]]:
     ]
 
 
+def crowded_page(folder: Path, entries: int) -> Path:
+    """One model with more entries than a plot draws."""
+    found = [result(f"e{n}", "alpha", measurement=measurement(50.0 + n)) for n in range(entries)]
+    record, page = folder / "crowded.json", folder / "crowded.html"
+    record.write_text(json.dumps(run(found, "2026-01-01T00:00:00.000+00:00")), encoding="utf-8")
+    page.write_text(html(load([record])), encoding="utf-8")
+    return page
+
+
 def make_page(folder: Path) -> Path:
     """Two runs of one machine, and the M4 Pro's parity record."""
     old = [result("quick", "alpha", measurement=measurement(1000.0))]

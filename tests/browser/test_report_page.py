@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
-from report_kit import HOSTILE, Opened
+from playwright.sync_api import Page, expect
+from report_kit import HOSTILE, Opened, crowded_page
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -167,3 +168,24 @@ def test_the_keyboard_reaches_filters_sorting_details_and_marks(opened: Opened) 
 def test_the_page_fits_a_phone(opened: Opened) -> None:
     opened.page.set_viewport_size({"width": 390, "height": 800})
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_page_keeps_its_height_while_a_reader_scrolls(opened: Opened) -> None:
+    script = """async () => {
+        const heights = [document.body.scrollHeight];
+        for (let y = 0; y < heights[0]; y += 500) {
+            scrollTo(0, y);
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            heights.push(document.body.scrollHeight);
+        }
+        return [...new Set(heights)].length;
+    }"""
+    assert opened.page.evaluate(script) == 1
+
+
+def test_a_plot_that_draws_less_than_there_is_says_so(page: Page, tmp_path: Path) -> None:
+    page.goto(crowded_page(tmp_path, 1300).as_uri())
+    expect(page.locator("#plot-memory")).to_contain_text("1,200 of 1,300 marks drawn")
+    expect(page.locator("#plot-context")).to_contain_text("400 of 1,300 marks drawn")
+    assert page.locator("#plot-memory [data-mark]").count() == 1200
+    expect(page.locator("#count")).to_contain_text("1,300 of 1,300 rows")

@@ -12,10 +12,11 @@ const STATUS_WORDS = { error: "not measured (error)", reference: "baseline", xpa
 const label = (metric) => LABELS.get(metric) ?? metric.replaceAll("_", " ");
 const value = (row, metric) => row.metrics[metric]?.[0] ?? null;
 
-function number(x, digits = 3) {
-  if (Math.abs(x) >= 1000) return Math.round(x).toLocaleString("en");
-  return Number(x.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
-}
+// toLocaleString makes a formatter each time, which costs more than all the drawing.
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const SHORT = new Map([3, 6].map((digits) => [digits, new Intl.NumberFormat("en", { maximumSignificantDigits: digits })]));
+
+const number = (x, digits = 3) => (Math.abs(x) >= 1000 ? WHOLE : SHORT.get(digits)).format(x);
 
 function text(metric, x) {
   if (x === null || x === undefined) return "–";

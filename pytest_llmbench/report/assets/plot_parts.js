@@ -1,5 +1,7 @@
 const SYMBOLS = ["circle", "square", "triangle", "diamond2", "star", "wye", "cross", "times"];
-const MOST_MARKS = 1200;
+const MOST_MARKS = 1200, MOST_OF_MODEL = 400;
+/** What a plot says when it has more to show than it draws. */
+const capped = (all, most) => (all > most ? `${most.toLocaleString("en")} of ${all.toLocaleString("en")} marks drawn: narrow the filters.` : "");
 const color = (backend) => `var(--c${Math.max(0, BACKENDS.indexOf(backend)) % 8})`;
 const symbol = (backend) => SYMBOLS[Math.max(0, BACKENDS.indexOf(backend)) % SYMBOLS.length];
 const isFailed = (row) => ["failed", "error", "xpassed"].includes(row.status);
@@ -10,7 +12,7 @@ const asIs = (get) => ({ value: get, scale: null });
 const looks = (get = (d) => color(d.row.backend)) => ({
   fill: asIs((d) => (isOdd(d.row) ? "var(--card)" : get(d))),
   stroke: asIs((d) => (isFailed(d.row) ? "var(--bad)" : get(d))),
-  strokeWidth: 2, ariaLabel: (d) => d.story, r: 4.5,
+  strokeWidth: 2, ariaLabel: (d) => d.story(), r: 4.5,
 });
 
 /** The figures of one metric as marks; a row without it gives none, so nothing unmeasured is drawn. */
@@ -18,7 +20,7 @@ function figures(rows, metric) {
   const own = rows.filter((row) => row.metrics[metric]);
   return d3.sort(own, (row) => row.side !== "baseline").map((row) => {
     const [y, low, high] = row.metrics[metric];
-    return { row, y, low: low ?? y, high: high ?? y, story: story(row, metric) };
+    return { row, y, low: low ?? y, high: high ?? y, story: () => story(row, metric) };
   });
 }
 
@@ -48,7 +50,8 @@ const series = (d) => [d.row.source, d.row.id.replace(/-(decode|ttft|concurrency
 /** One small plot for each model and machine, the ones with most to show first. */
 function byModel(marks, most, one) {
   const groups = [...d3.group(marks, (d) => `${d.row.model || d.row.id} on ${d.row.machine}`)].sort((a, b) => d3.max(b[1], (d) => d.x) - d3.max(a[1], (d) => d.x) || b[1].length - a[1].length);
-  const nodes = groups.slice(0, most).map(([name, own]) => el("figure", {}, el("h3", {}, name), one(own, name)));
+  const nodes = groups.slice(0, most).map(([name, own]) => el("figure", {}, el("h3", {}, name),
+    el("p", { class: "soft" }, capped(own.length, MOST_OF_MODEL)), one(own.slice(0, MOST_OF_MODEL), name)));
   return { nodes, note: groups.length > most ? `${most} of ${groups.length} models shown: choose a model, a machine or a word above` : "" };
 }
 

@@ -1,7 +1,7 @@
 const rate = { label: "tok/s", grid: true, zero: true, nice: true };
 
 function decodeByContext(rows) {
-  const marks = figures(rows.filter((row) => row.context && row.section !== "concurrency"), "decode_tok_s").slice(0, MOST_MARKS);
+  const marks = figures(rows.filter((row) => row.context && row.section !== "concurrency"), "decode_tok_s");
   for (const d of marks) d.x = d.row.context;
   return byModel(marks, 6, (own, name) => draw({
     ariaLabel: `Decode speed against context length, ${name}`, x: tokenAxis, y: { ...rate, ...upTo(own) }, symbol: bySymbol,
@@ -10,7 +10,7 @@ function decodeByContext(rows) {
 }
 
 function concurrency(rows) {
-  const marks = figures(rows.filter((row) => row.level), "aggregate_tok_s").slice(0, MOST_MARKS);
+  const marks = figures(rows.filter((row) => row.level), "aggregate_tok_s");
   for (const d of marks) d.x = d.row.level;
   return byModel(marks, 6, (own, name) => draw({
     ariaLabel: `Tokens a second of all streams against their number, ${name}`, symbol: bySymbol,
@@ -20,16 +20,16 @@ function concurrency(rows) {
 }
 
 function memoryBySpeed(rows) {
-  const marks = figures(rows.filter((row) => row.metrics.peak_memory_bytes), "decode_tok_s").slice(0, MOST_MARKS);
+  const all = figures(rows.filter((row) => row.metrics.peak_memory_bytes), "decode_tok_s"), marks = all.slice(0, MOST_MARKS);
   if (!marks.length) return { nodes: [] };
   for (const d of marks) {
     d.x = value(d.row, "peak_memory_bytes") / 2 ** 30;
-    d.story += `\nMemory: ${text("peak_memory_bytes", value(d.row, "peak_memory_bytes"))}`;
+    d.story = () => `${story(d.row, "decode_tok_s")}\nMemory: ${text("peak_memory_bytes", value(d.row, "peak_memory_bytes"))}`;
   }
   const node = draw({ ariaLabel: "Peak memory beside decode speed", symbol: bySymbol, height: 360,
     x: { label: "peak memory, GiB →", grid: true, nice: true }, y: { ...rate, ...upTo(marks), label: "↑ decode, tok/s" },
     marks: [intervals(marks, "x"), Plot.dot(marks, { x: "x", y: "y", symbol: (d) => d.row.backend, ...looks() })] });
-  return { nodes: [node], note: "Better is up and to the left." };
+  return { nodes: [node], note: `Better is up and to the left. ${capped(all.length, MOST_MARKS)}` };
 }
 
 const MOST_BARS = 40;
@@ -59,10 +59,11 @@ function parityRatios(rows) {
     const said = gated ? `gate ${gated.gate}: ${gated.outcome}` : "not gated";
     return { row: { ...row, status: bad ? "failed" : gated?.outcome === "inconclusive" ? "inconclusive" : "passed" }, x, low: bounds[0], high: bounds[1],
       title: `${row.section}: ${name}`, model: places.get(row.model) > 1 ? `${row.model} (${row.machine}${new Set(DATA.sources.map((s) => s.machine)).size < DATA.sources.length ? `, ${row.created.slice(0, 10)}` : ""})` : row.model, point: row.point, gate: source.gate, goal: source.goal,
-      story: `${story({ ...row, status: "passed" }, metric)}\n${said}${bad ? `, ${percent(1 - x / gated.gate)} below it` : ""}` };
+      story: () => `${story({ ...row, status: "passed" }, metric)}\n${said}${bad ? `, ${percent(1 - x / gated.gate)} below it` : ""}` };
   }));
   const groups = [...d3.group(found, (d) => d.title)];
-  return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, name), ratioPlot(name, marks))), wide: true,
+  return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, name),
+    el("p", { class: "soft" }, capped(marks.length, MOST_MARKS)), ratioPlot(name, marks.slice(0, MOST_MARKS)))), wide: true,
     note: "More than 1: better than the baseline. Dashed red: the gate; solid: the goal. The bar is the interval of the ratio." };
 }
 
@@ -84,15 +85,15 @@ function ratioPlot(name, marks) {
   return el("div", {}, el("div", { class: "legend" }, ...keys), svg);
 }
 
-const MOST_SERIES = 12;
+const MOST_SERIES = 12, MOST_RECORDS = 100;
 
 function overTime(rows) {
   const metric = rows.some((row) => row.metrics.decode_tok_s) ? "decode_tok_s" : "ttft_s";
   const name = (row) => [row.id, row.prompt, row.side, row.machine].filter(Boolean).join(" · ");
   const groups = [...d3.group(figures(rows, metric), (d) => name(d.row))].map(([key, own]) => [key, d3.sort(own, (d) => d.row.created)])
     .filter(([, own]) => new Set(own.map((d) => d.row.created)).size > 1).sort((a, b) => b[1].length - a[1].length);
-  const marks = groups.slice(0, MOST_SERIES).flatMap(([key, own]) => own.map((d) => ({ ...d, key, first: own[0].y, x: new Date(d.row.created),
-    story: `${d.story}\n${percent(d.y / own[0].y - 1)} against the first record; commit ${sourceOf(d.row).commit.slice(0, 10) || "unknown"}` })));
+  const marks = groups.slice(0, MOST_SERIES).flatMap(([key, own]) => own.slice(-MOST_RECORDS).map((d) => ({ ...d, key, first: own[0].y, x: new Date(d.row.created),
+    story: () => `${d.story()}\n${percent(d.y / own[0].y - 1)} against the first record; commit ${sourceOf(d.row).commit.slice(0, 10) || "unknown"}` })));
   if (!marks.length) return { nodes: [] };
   const share = (of) => (d) => d[of] / d.first;
   const node = draw({ ariaLabel: `${label(metric)} over the records, the first being 1`, width: 1200, height: 360, marginRight: 40,
@@ -101,7 +102,8 @@ function overTime(rows) {
       Plot.line(marks, { x: "x", y: share("y"), z: "key", stroke: asIs((d) => color(d.row.backend)), strokeOpacity: 0.7 }),
       Plot.ruleX(marks, { x: "x", y1: share("low"), y2: share("high"), stroke: asIs((d) => color(d.row.backend)) }),
       Plot.dot(marks, { x: "x", y: share("y"), symbol: (d) => d.row.backend, ...looks() })] });
-  return { nodes: [node], note: groups.length > MOST_SERIES ? `${MOST_SERIES} of ${groups.length} entries shown: choose a model or a word above` : "" };
+  const old = groups.some(([, own]) => own.length > MOST_RECORDS) ? `; of each the last ${MOST_RECORDS} records` : "";
+  return { nodes: [node], note: groups.length > MOST_SERIES ? `${MOST_SERIES} of ${groups.length} entries shown: choose a model or a word above${old}` : old.slice(2) };
 }
 
 const PLOTS = [
