@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_llmbench.chat_tools import ToolCall, ToolCalls
 from pytest_llmbench.errors import RequestError, ServerTimeout
 from pytest_llmbench.ports import is_loopback
 from pytest_llmbench.sample import Delta, Kind
@@ -41,6 +42,7 @@ class Reply:
     timings: Mapping[str, Any]
     model: str | None
     fingerprint: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class ChatClient:
@@ -146,6 +148,7 @@ class _ReplyBuilder:
         self.model: str | None = None
         self.fingerprint: str | None = None
         self.done = False
+        self._tool_calls = ToolCalls()
 
     def take(self, event: Event, at_ns: int) -> None:
         if event.data.strip() == "[DONE]":
@@ -165,7 +168,9 @@ class _ReplyBuilder:
         if not isinstance(choice, dict):
             raise RequestError(f"the stream holds a choice that is no JSON object: {choice!r:.200}")
         self.finish_reason = _part(choice, "finish_reason", str) or self.finish_reason
-        new = list(_deltas(_part(choice, "delta", dict) or {}, at_ns))
+        delta = _part(choice, "delta", dict) or {}
+        self._tool_calls.take(delta)
+        new = list(_deltas(delta, at_ns))
         self.deltas.extend(new)
         # A keep-alive chunk names a model of its own: a chunk with text tells who answers, else the last one does.
         if new or not self.deltas:
@@ -183,6 +188,7 @@ class _ReplyBuilder:
             timings=self.timings,
             model=self.model,
             fingerprint=self.fingerprint,
+            tool_calls=self._tool_calls.build(),
         )
 
 

@@ -22,6 +22,8 @@ MARKER_HELP = (
     "llmbench(id, backend, model_id, quant, kv, group, prompt, section): on a benchmark's test, what it measures "
     "(select with -m 'llmbench(backend=\"ollama\")'); on a test of yours, the entries that it runs for"
 )
+ADDED = ("tools", "quality")
+"""Options that add a test to each entry of a matrix."""
 SELECTORS = ("id", "backend", "model_id", "quant", "kv", "group", "prompt", "section")
 
 
@@ -46,8 +48,12 @@ class MatrixFile(SuiteFile):
     def load(self) -> ModuleType:
         from pytest_llmbench import suite
 
-        bench_of(self.config).matrix(self.path)
-        return suite
+        bench = bench_of(self.config)
+        bench.matrix(self.path)
+        module = ModuleType(suite.__name__, suite.__doc__)
+        for name in ("test_throughput", *(f"test_{kind}" for kind in ADDED if getattr(bench.options, kind))):
+            setattr(module, name, getattr(suite, name))
+        return module
 
 
 class RecordFile(SuiteFile):

@@ -120,8 +120,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="prompts", metavar="A,B", parse=_names, help="prompts to measure, instead of each entry's own"),
     Option(name="think", kind="flag", parse=_truth, help="thinking on, for models that can"),
     Option(name="no_think", kind="flag", parse=_truth, help="thinking off, for models that can"),
-    Option(name="tools", kind="flag", parse=_truth, later=True, help="add the tool-call tests"),
-    Option(name="quality", kind="flag", parse=_truth, later=True, help="add the code-quality tests"),
+    Option(name="tools", kind="flag", parse=_truth, default=False, help="add the tool-call tests"),
+    Option(name="quality", kind="flag", parse=_truth, default=False, help="add the code-quality tests"),
     Option(name="concurrency", metavar="1,4,8", parse=_levels, later=True, help="add concurrency tests"),
     Option(
         name="gate", kind="float", metavar="R", parse=_positive, default=DEFAULT_GATE, help="lowest ratio that passes"
@@ -164,6 +164,8 @@ class Options:
     max_tokens: int | None = None
     prompts: tuple[str, ...] | None = None
     think: bool | None = None
+    tools: bool = False
+    quality: bool = False
     gate: float = DEFAULT_GATE
     goal: float = DEFAULT_GOAL
     verdict: str = DEFAULT_VERDICT

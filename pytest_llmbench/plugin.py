@@ -32,6 +32,7 @@ from pytest_llmbench.fixtures import (
     llmbench_server,
     llmbench_target,
 )
+from pytest_llmbench.fixtures_answers import llmbench_quality_check, llmbench_tool_check
 from pytest_llmbench.fixtures_parity import llmbench_point, llmbench_section
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
@@ -49,10 +50,12 @@ __all__ = [
     "llmbench_parity",
     "llmbench_point",
     "llmbench_prompt",
+    "llmbench_quality_check",
     "llmbench_record",
     "llmbench_section",
     "llmbench_server",
     "llmbench_target",
+    "llmbench_tool_check",
 ]
 
 RECORDER = pytest.StashKey[ResultRecorder]()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from pytest_llmbench.chat import Reply
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak
 from pytest_llmbench.prompts import Prompt, Tokenizer
@@ -55,6 +56,19 @@ class Target(Protocol):
 
     def peak_memory(self) -> MemoryPeak:
         """The peak of the serving processes since the window began."""
+
+
+@runtime_checkable
+class TakesTools(Protocol):
+    """A target that passes the description of tools on to its model."""
+
+    def call_tools(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], *, max_tokens: int, temperature: float
+    ) -> Reply:
+        """One answer to a prompt with `tools`, in OpenAI's form. Errors as those of `Target.stream`.
+
+        Unavailable where this server has no way to pass tools on.
+        """
 
 
 class Backend(ABC):

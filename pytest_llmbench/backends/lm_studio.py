@@ -30,6 +30,7 @@ class LmStudio(RunningBackend):
     """LM Studio's server, at `server_url` or on port 1234."""
 
     name: ClassVar[str] = "lm-studio"
+    takes_tools: ClassVar[bool] = False
     chat_path: ClassVar[str] = "/api/v1/chat"
     wire: ClassVar[Wire] = lm_studio_dialect.WIRE
     family: ClassVar[str] = r"(?i)lm.?studio|llmster"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pytest_llmbench.backends import answers, reach
 from pytest_llmbench.backends.base import Backend, Report, TargetInfo
-from pytest_llmbench.backends.llama_server import context_tokens, llama_timings
+from pytest_llmbench.backends.llama_server import context_tokens, llama_timings, needed_tokens
 from pytest_llmbench.backends.server import api_key
 from pytest_llmbench.backends.watched import OpenClient, WatchedClient
 from pytest_llmbench.chat import CHAT_PATH, ChatClient, Reply
@@ -56,12 +56,12 @@ class Session:
     @property
     def least_context(self) -> int:
         """Tokens that the entry's prompts and answers need, if they are as long as they are meant to be."""
-        return context_tokens(self.settings)
+        return needed_tokens(self.settings)
 
     @property
     def wanted_context(self) -> int:
         """Tokens that they need, if their length was guessed badly."""
-        return int(self.least_context * UNEVEN)
+        return int(context_tokens(self.settings) * UNEVEN)
 
     @property
     def patience_s(self) -> float:
@@ -100,6 +100,7 @@ class RunningBackend(Backend):
     workers: ClassVar[str] = ""
     """Which processes hold the model: see `reach.serving_pids`."""
     times_load: ClassVar[bool] = True
+    takes_tools: ClassVar[bool] = True
 
     @abstractmethod
     def url(self, entry: MatrixEntry) -> str:
@@ -252,14 +253,20 @@ class RunningTarget:
         )
         return replace(sample, invalid=sample.invalid or (None if cached else why_cut(prompt, sample.prompt_tokens)))
 
+    def call_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], **how: Any) -> Reply:
+        if not self._backend.takes_tools:
+            raise Unavailable(f"{self._backend.name}'s own chat takes no tools", fix="use backend openai for this test")
+        return self._ask(prompt, tools=tools, **how, fixed_length=False, cached=False)
+
     def reset_peak_memory(self) -> None:
         self._sampler.reset()
 
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
-    def _ask(self, prompt: Prompt, **how: Any) -> Reply:
-        body = self._backend.body(self._session, self._loaded, prompt, **how)
+    def _ask(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = (), **how: Any) -> Reply:
+        body = dict(self._backend.body(self._session, self._loaded, prompt, **how))
+        body |= {"tools": list(tools)} if tools else {}
         reply = self._session.client.stream(body)
         self._backend.check_answer(reply, self._loaded)
         return reply

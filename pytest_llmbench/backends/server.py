@@ -206,8 +206,7 @@ class ServerTarget:
         body = answers.chat_body(
             self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields=fields
         )
-        reply = self._watched.stream(body)
-        answers.check_model(reply, self._launch.model_name)
+        reply = self._answer(body)
         return answers.to_sample(
             prompt,
             reply,
@@ -218,11 +217,25 @@ class ServerTarget:
             tokenizer=self.tokenizer,
         )
 
+    def call_tools(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], *, max_tokens: int, temperature: float
+    ) -> Reply:
+        fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=False, cached=False)
+        body = answers.chat_body(
+            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields=fields
+        )
+        return self._answer({**body, "tools": list(tools)})
+
     def reset_peak_memory(self) -> None:
         self._sampler.reset()
 
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
+
+    def _answer(self, body: Mapping[str, Any]) -> Reply:
+        reply = self._watched.stream(body)
+        answers.check_model(reply, self._launch.model_name)
+        return reply
 
     @property
     def _one_token(self) -> Mapping[str, Any]:

@@ -12,6 +12,9 @@ Run as `fake_server.py PLAN.json [the flags that a backend gives]`. The plan's k
                   "", "stall", "keepalive", "stall_midway", "endless", "cut", "not_json", "error_event", "echo_key"
     ignore_term   SIGTERM does nothing
     listen        false: never open the port
+    says          the text of an answer, in place of "One two"
+    calls         what each delta of an answer has as `tool_calls`, where tools are offered
+    finish        the answers' finish_reason, in place of "stop"
     answers       what a GET of a path gets; of a list one after another, the last one repeated
 """
 
@@ -114,7 +117,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         if not streaming:
             self.start_stream()
-        self.stream(self.state.plan.get("answer_as") or body["model"], fault)
+        model = self.state.plan.get("answer_as") or body["model"]
+        calls = self.state.plan.get("calls", []) if body.get("tools") else []
+        for delta in calls:
+            self.chunk(model, {"role": "assistant", "tool_calls": delta})
+        if calls or "says" in self.state.plan:
+            self.finish(model, "" if calls else self.state.plan["says"])
+        else:
+            self.stream(model, fault)
         self.state.note("answered")
 
     def bare_key(self) -> str:
@@ -153,8 +163,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send(b"data: <html>\n\n")
         if fault == "error_event":
             self.send(b'data: {"error": {"message": "out of memory"}}\n\n')
-        self.chunk(model, {"content": " two"})
-        self.chunk(model, {}, "stop")
+        self.finish(model, " two")
+
+    def finish(self, model: str, text: str) -> None:
+        self.chunk(model, {"content": text})
+        self.chunk(model, {}, self.state.plan.get("finish", "stop"))
         usage = {"completion_tokens": 3}
         self.send(b"data: " + json.dumps({"model": model, "choices": [], "usage": usage}).encode() + b"\n\n")
         self.send(b"data: [DONE]\n\n")

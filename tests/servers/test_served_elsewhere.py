@@ -162,7 +162,7 @@ def test_docker_is_told_context_and_flags_and_must_have_taken_them(running: Make
     with opened(server.entry(extra_args=("-ctk", "q8_0")), tmp_path) as target:
         assert target.info.version == "1.2.3 (llama.cpp)"
     (told,) = server.asked("/engines/_configure")[:1]
-    assert told == {"model": server.model, "context-size": 384, "runtime-flags": ["-ctk", "q8_0"]}
+    assert told == {"model": server.model, "context-size": 1536, "runtime-flags": ["-ctk", "q8_0"]}
     assert server.asked("/engines/unload") == [{"models": [server.model], "backend": "llama.cpp"}]
 
 

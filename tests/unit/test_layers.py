@@ -22,15 +22,16 @@ LAYERS = (
     """matrix matrix_fields matrix_file yaml_nodes yaml_source json_node prompts sample counting stats two_samples
     markdown sse tokenizer
     models requirements secrets environment environment_macos suspect progress checkpoints/*""",
-    """process supervise supervisor ports file_cache memory memory_macos power accelerator chat backends/* sides/*""",
+    """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_tools sandbox
+    sandbox_child backends/* sides/*""",
     """measure verdict parity parity_points parity_record parity_summary
     parity_plan parity_plan_file parity_planned parity_checkpoint parity_prompts parity_pair parity_readings
-    parity_rounds parity_tokens parity_live""",
+    parity_rounds parity_tokens parity_live quality tools""",
     """record journal parity_json parity_writer figures compare compare_text merge history predecessor predecessor_odd
     export summary_page report_files report report/*""",
     """__main__ cli cli_* options option_values comparing hookspec collect suite suite_parity fixtures distribute
-    session session_plans plugin recorder resume suite_live collect_parity fixtures_parity listing terminal
-    terminal_summary""",
+    session session_plans plugin recorder resume suite_live collect_parity fixtures_parity fixtures_answers listing
+    terminal terminal_summary""",
 )
 HEAVY = {"mlx", "mlx_lm", "numpy", "httpx", "transformers"}
 MOST_LINES = 300
