@@ -177,7 +177,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 def _report(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.compare import DEFAULT_LIMITS, compare, parse_limits
     from pytest_llmbench.figures import load
-    from pytest_llmbench.report_files import RENDER, require_kind, write_text
+    from pytest_llmbench.record import write_text
+    from pytest_llmbench.report_files import RENDER, require_kind
 
     kind = arguments.format or (arguments.out.suffix.lstrip(".") if arguments.out is not None else "md")
     require_kind(kind)

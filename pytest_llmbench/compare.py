@@ -211,9 +211,9 @@ def _outcome(ratio: float, interval: tuple[float, float] | None, gate: float) ->
     by_ratio = Outcome.PASSED if ratio >= gate else Outcome.FAILED
     if interval is None:
         return by_ratio, "too few samples for an interval"
-    if interval[0] >= gate or interval[1] < gate:
-        return (Outcome.PASSED if interval[0] >= gate else Outcome.FAILED), ""
-    return Outcome.INCONCLUSIVE, f"the limit lies inside of the interval: {by_ratio} by the ratio"
+    outcome = verdict.interval_outcome(interval, gate, last=True)
+    inside = f"the limit lies inside of the interval: {by_ratio} by the ratio"
+    return outcome, inside if outcome is Outcome.INCONCLUSIVE else ""
 
 
 def _token_notes(old: Subject, new: Subject) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Final
 
 from pytest_llmbench import markdown, units
 from pytest_llmbench.compare import Change, Comparison
-from pytest_llmbench.verdict import Outcome, ratio_text
+from pytest_llmbench.markdown import quoted
+from pytest_llmbench.verdict import Outcome, interval_text, ratio_text
 
 MOST_NAMED: Final = 10
 HEAD: Final = ("entry", "metric", "before", "now", "change", "ratio", "90 % interval", "limit", "n", "verdict")
@@ -55,8 +56,8 @@ def page(found: Comparison, *, title: str = "Comparison", room: int = markdown.M
     """The same as Markdown lines, in fewer than `room` bytes; what doesn't fit is counted."""
     state = "failed" if found.faulty else "passed"
     head = [f"## {title}: {state}", "", f"{markdown.escape(headline(found))}.", ""]
-    lost = [f"- lost: {markdown.code(s.name)}: {_escaped(_first_line(s.reason) or s.outcome)}" for s in found.lost]
-    notes = [f"- {_escaped(line)}" for line in warnings(found)]
+    lost = [f"- lost: {markdown.code(s.name)}: {quoted(_first_line(s.reason) or s.outcome)}" for s in found.lost]
+    notes = [f"- {quoted(line)}" for line in warnings(found)]
     kept = _fit([*lost, *notes], room // 3)
     rows = [_escaped_cells(cells(change)) for change in shown(found, every=False)]
     used = markdown.size([*head, *kept]) + 100
@@ -68,7 +69,6 @@ def cells(change: Change) -> tuple[str, ...]:
     """One row of the table."""
     v = change.verdict
     assert v.ratio is not None
-    interval = "–" if v.interval is None else " to ".join(ratio_text(bound, v.gate) for bound in v.interval)
     return (
         change.new.name,
         v.metric,
@@ -76,7 +76,7 @@ def cells(change: Change) -> tuple[str, ...]:
         units.metric(v.metric, v.value),
         f"{change.share:+.1%}",
         ratio_text(v.ratio, v.gate),
-        interval,
+        interval_text(v.interval, v.gate),
         f"{change.limit.share * 100:g}%",
         str(v.n),
         _word(change),
@@ -103,12 +103,8 @@ def _fit(items: Iterable[str], room: int) -> list[str]:
     return kept
 
 
-def _escaped(text: str) -> str:
-    return markdown.escape(text, markdown.MOST_CHARACTERS)
-
-
 def _escaped_cells(row: Sequence[str]) -> list[str]:
-    return [markdown.code(row[0]), *map(_escaped, row[1:])]
+    return [markdown.code(row[0]), *map(quoted, row[1:])]
 
 
 def _first_line(text: str) -> str:

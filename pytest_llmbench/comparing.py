@@ -84,6 +84,7 @@ def _limits(bench: Bench) -> tuple[Limit, ...]:
 def _subject(bench: Bench, item: pytest.Item) -> Subject | None:
     """What the test measured; None where it measured nothing."""
     from pytest_llmbench.figures import Subject, measured_values, result_values
+    from pytest_llmbench.parity import point_id
     from pytest_llmbench.record import measurement_json
 
     funcargs: Mapping[str, Any] = getattr(item, "funcargs", {})
@@ -95,7 +96,7 @@ def _subject(bench: Bench, item: pytest.Item) -> Subject | None:
     result = _parity_result(funcargs)
     if result is None:
         return None
-    name = f"{result.name}-{result.section}-{result.point}"
+    name = point_id(result.name, result.section, result.point)
     return Subject(id=name, prompt="", source=_source(bench), outcome="passed", metrics=result_values(result))
 
 

@@ -7,12 +7,12 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pytest_llmbench import stats, verdict
+from pytest_llmbench import markdown, verdict
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.figures import Subject, Values
+from pytest_llmbench.units import unit_of
 
 FACTS: Final = ("model", "model_id", "backend", "version", "fmt", "quant", "kv_cache", "section", "point")
-UNITS: Final = (("tok_s", "tok/s"), ("_ratio", "ratio"), ("_tokens", "tokens"), ("_s", "s"), ("_bytes", "bytes"))
 ORDER: Final = (
     "ttft_s", "ttft_cached_s", "ttfv_s", "prefill_tok_s", "decode_tok_s", "itl_p50_s", "itl_p95_s", "itl_p99_s",
     "load_s", "peak_memory_bytes", "total_s",
@@ -21,11 +21,6 @@ MOST_SLUG: Final = 64
 """Characters of a measure's name that Bencher takes."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 Better = Literal["higher", "lower"]
-
-
-def unit(metric: str) -> str:
-    """The unit that a metric's name ends with; "" for none."""
-    return next((name for suffix, name in UNITS if metric.endswith(suffix)), "")
 
 
 def to_csv(subjects: Sequence[Subject]) -> str:
@@ -37,7 +32,7 @@ def to_csv(subjects: Sequence[Subject]) -> str:
     metrics = metric_names(subjects)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    heads = [f"{name} [{unit(name)}]" if unit(name) else name for name in metrics]
+    heads = [f"{name} [{unit_of(name)}]" if unit_of(name) else name for name in metrics]
     writer.writerow(["file", "created", "chip", "fingerprint", "commit", "id", "prompt", *FACTS, "side", "outcome",
                      *heads, "suspicions", "reason"])  # fmt: skip
     for subject in subjects:
@@ -70,7 +65,7 @@ def to_gha(subjects: Iterable[Subject], better: Better) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{subject.name} {name}",
-            "unit": unit(name),
+            "unit": unit_of(name),
             "value": values.value,
             **_range(values),
             "extra": _extra(subject, values),
@@ -103,7 +98,7 @@ def _sides(subject: Subject) -> Iterable[tuple[str, Mapping[str, Values]]]:
 def _head_cells(subject: Subject, side: str) -> list[str]:
     source, facts = subject.source, dict(subject.facts)
     if side == "baseline":
-        facts["backend"], _, facts["version"] = facts.get("reference", "").rpartition(" ")
+        facts |= {"backend": facts["reference"], "version": facts["reference_version"]}
     where = (str(source.path), source.created, source.chip, source.fingerprint, source.commit)
     cells = (*where, subject.id, subject.prompt, *(facts.get(name, "") for name in FACTS), side, subject.outcome)
     return [_text(cell) for cell in cells]
@@ -118,7 +113,7 @@ def _tail_cells(subject: Subject) -> list[str]:
 
 
 def _text(cell: str) -> str:
-    line = "".join(c if c.isprintable() else " " for c in cell)
+    line = markdown.one_line(cell)
     return f"'{line}" if cell.startswith(_FORMULA) else line
 
 
@@ -127,20 +122,13 @@ def _slug(metric: str) -> str:
 
 
 def _metric(values: Values) -> dict[str, float]:
-    bounds = bounds_of(values)
-    return {"value": values.value, **({"lower_value": bounds[0], "upper_value": bounds[1]} if bounds else {})}
-
-
-def bounds_of(values: Values) -> tuple[float, float] | None:
-    """Around a figure: bounds of the median where there are samples enough, else their range; None for one sample."""
-    if len(values.samples) < 2:
-        return None
-    return stats.median_bounds(values.samples) or (min(values.samples), max(values.samples))
+    spread = values.spread
+    return {"value": values.value, **({"lower_value": spread[0], "upper_value": spread[1]} if spread else {})}
 
 
 def _range(values: Values) -> dict[str, str]:
-    bounds = bounds_of(values)
-    return {"range": f"± {max(values.value - bounds[0], bounds[1] - values.value):.4g}"} if bounds else {}
+    spread = values.spread
+    return {"range": f"± {max(values.value - spread[0], spread[1] - values.value):.4g}"} if spread else {}
 
 
 def _extra(subject: Subject, values: Values) -> str:

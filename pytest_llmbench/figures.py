@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from pytest_llmbench import parity, verdict
+from pytest_llmbench import parity, stats, verdict
 from pytest_llmbench.environment import Environment, differences
 from pytest_llmbench.errors import RecordError
 from pytest_llmbench.json_node import read_json
-from pytest_llmbench.parity_record import OUR_SCHEMA, ParityRecord, read_parity_record
-from pytest_llmbench.record import SCHEMA, Result, Run, read_run, verdict_json
+from pytest_llmbench.parity_record import OUR_SCHEMA, ParityRecord, parse_parity_record
+from pytest_llmbench.record import SCHEMA, Result, Run, verdict_json
 
 PARITY_SCHEMAS: Final = (OUR_SCHEMA, "nuvec-parity-record")
 _WORST: Final = ("error", "failed", "xpassed", "passed", "xfailed", "skipped")
@@ -30,6 +30,15 @@ class Values:
 
     value: float
     samples: tuple[float, ...] = ()
+
+    @property
+    def spread(self) -> tuple[float, float, Literal["bounds", "range"]] | None:
+        """Bounds of the median where there are samples enough, else their range; None for one sample."""
+        if len(self.samples) < 2:
+            return None
+        if (bounds := stats.median_bounds(self.samples)) is not None:
+            return *bounds, "bounds"
+        return min(self.samples), max(self.samples), "range"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +116,11 @@ def load(paths: Iterable[Path]) -> Loaded:
     parities: list[tuple[Source, ParityRecord]] = []
     subjects: list[Subject] = []
     for path in (file for given in paths for file in files_of(given)):
-        if schema_of(path) == SCHEMA:
-            run = read_run(path)
-            runs.append((source := run_source(path, run), run))
-            subjects += run_subjects(run, source)
+        record = read_record(path)
+        if isinstance(record, Run):
+            runs.append((source := run_source(path, record), record))
+            subjects += run_subjects(record, source)
         else:
-            record = read_parity_record(path)
             parities.append((source := parity_source(path, record), record))
             subjects += parity_subjects(record, source)
     return Loaded(runs=tuple(runs), parities=tuple(parities), subjects=tuple(subjects))
@@ -128,12 +136,12 @@ def files_of(path: Path) -> list[Path]:
     raise RecordError(f"{path}: no run.json and no parity.json in it; name the folder that --llmbench-out named")
 
 
-def schema_of(path: Path) -> str:
-    """The schema that a record says it has. RecordError for what is no record of ours."""
+def read_record(path: Path) -> Run | ParityRecord:
+    """Of whichever kind the file says it is. RecordError for what is no record of ours."""
     schema = (root := read_json(path)).get("schema")
     if schema is None or schema.value not in (SCHEMA, *PARITY_SCHEMAS):
         root.fail(f"no record: its schema is {None if schema is None else schema.value!r}", hint="name another file")
-    return schema.text()
+    return Run.from_json(root.value, path=path) if schema.value == SCHEMA else parse_parity_record(root)
 
 
 def run_source(path: Path, run: Run) -> Source:
@@ -216,7 +224,7 @@ def _parity_subject(
     gated = [(r, found) for r in point.results if r.gated and (found := parity.judge(r, record.gate)) is not None]
     outcome, reason = _parity_outcome(point, [found for _, found in gated])
     return Subject(
-        id=f"{model.name}-{point.section}-{point.name}",
+        id=parity.point_id(model.name, point.section, point.name),
         prompt="",
         source=source,
         outcome=outcome,
@@ -228,7 +236,8 @@ def _parity_subject(
             "version": record.candidate.version,
             "section": point.section,
             "point": point.name,
-            "reference": f"{record.baseline.name} {record.baseline.version}",
+            "reference": record.baseline.name,
+            "reference_version": record.baseline.version,
         },
         metrics={name: values for r in point.results for name, values in result_values(r).items()},
         reference={r.metric: _side_values(r.baseline) for r in point.results if r.baseline is not None},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -129,14 +129,7 @@ def analyze(series: Series) -> Series:
     if len(series.points) < FEWEST:
         return series
     values = [point.value for point in series.points]
-    return Series(
-        name=series.name,
-        metric=series.metric,
-        machine=series.machine,
-        points=series.points,
-        shifts=shifts(values),
-        drift=drift(values),
-    )
+    return replace(series, shifts=shifts(values), drift=drift(values))
 
 
 def shifts(values: Sequence[float]) -> tuple[Shift, ...]:

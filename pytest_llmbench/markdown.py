@@ -22,6 +22,11 @@ def escape(text: str, most: int | None = None) -> str:
     return "".join(f"&#{ord(c)};" if c in _SPECIAL else c for c in one_line(text, most))
 
 
+def quoted(text: str) -> str:
+    """`escape` of no more than `MOST_CHARACTERS`."""
+    return escape(text, MOST_CHARACTERS)
+
+
 def code(text: str, most: int = MOST_CHARACTERS) -> str:
     """`one_line` as code, in a table's cell too; easier to read in the source than `escape`."""
     line = one_line(text, most)
@@ -29,8 +34,11 @@ def code(text: str, most: int = MOST_CHARACTERS) -> str:
     return f"`{line}`" if plain and line else f"<code>{escape(line)}</code>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, room: int) -> list[str]:
-    """A row for each of `rows`, as many as `room` bytes take, and how many are left out; cells are escaped already."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, room: int, where: str = "") -> list[str]:
+    """A row for each of `rows`, as many as `room` bytes take; then how many are left out and `where` they are.
+
+    Cells are escaped already.
+    """
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     rows = list(rows)
     used = size(lines)
@@ -38,7 +46,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, room: int) -> l
         line = f"| {' | '.join(row)} |"
         used += size([line])
         if used > room:
-            return [*lines, "", f"… and {len(rows) - shown} more.", ""]
+            return [*lines, "", f"… and {len(rows) - shown} more{where}.", ""]
         lines.append(line)
     return [*lines, ""]
 

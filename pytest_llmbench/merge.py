@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.figures import schema_of
+from pytest_llmbench.figures import read_record
 from pytest_llmbench.parity import SECTIONS, ParityModel
 from pytest_llmbench.parity_json import to_json
-from pytest_llmbench.parity_record import ParityRecord, read_parity_record
-from pytest_llmbench.record import SCHEMA, Result, Run, read_run
+from pytest_llmbench.parity_record import ParityRecord
+from pytest_llmbench.record import Result, Run
 
 SOURCE = "source"
 
@@ -28,13 +28,17 @@ class Merged:
 
 def merge(paths: Sequence[Path]) -> Merged:
     """Merge runs, or parity records of the same sides and settings. RecordError where they don't go together."""
-    runs = [path for path in paths if schema_of(path) == SCHEMA]
-    if len(runs) == len(paths):
-        return merge_runs([(path, read_run(path)) for path in paths])
-    if not runs:
-        return merge_parity([read_parity_record(path) for path in paths])
-    other = next(path for path in paths if path not in runs)
-    raise RecordError(f"{runs[0]} is a run and {other} a parity record; merge each kind by itself")
+    runs: list[tuple[Path, Run]] = []
+    parities: list[ParityRecord] = []
+    for path in paths:
+        record = read_record(path)
+        if isinstance(record, Run):
+            runs.append((path, record))
+        else:
+            parities.append(record)
+    if runs and parities:
+        raise RecordError(f"{runs[0][0]} is a run and {parities[0].path} a parity record; merge each kind by itself")
+    return merge_parity(parities) if parities else merge_runs(runs)
 
 
 def merge_runs(runs: Sequence[tuple[Path, Run]]) -> Merged:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -190,27 +190,25 @@ def _hub_cache() -> Path:
 
 def check_ollama(name: str) -> None:
     """Unavailable where `ollama pull` has not left every layer of model `name` here, of the size that it must have."""
-    fix = f"ollama pull {name}"
-    manifest = _ollama_manifest(name)
-    layers = manifest.get("layers")
-    wanted = [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
-    if not wanted or not all(_is_pulled(layer) for layer in wanted):
-        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=fix)
+    layers = _ollama_layers(name)
+    if not layers or not all(_is_pulled(layer) for layer in layers):
+        raise Unavailable(f"ollama's copy of {name} is incomplete", fix=f"ollama pull {name}")
 
 
 def _ollama_root() -> Path:
     return Path(os.environ.get("OLLAMA_MODELS") or "~/.ollama/models").expanduser()
 
 
-def _ollama_manifest(name: str) -> dict[str, Any]:
-    """What `ollama pull` writes for a model: which layers it has."""
+def _ollama_layers(name: str) -> list[dict[str, Any]]:
+    """The layers of a model, by the manifest that `ollama pull` writes."""
     fix = f"ollama pull {name}"
     model, _, tag = name.partition(":")
     folders = ["registry.ollama.ai", "library"][: max(0, 2 - model.count("/"))]
     manifest = _ollama_root().joinpath("manifests", *folders, model, tag or "latest")
     if not manifest.is_file():
         raise Unavailable(f"ollama has no model {name}", fix=fix)
-    return _json_object(manifest, fix=fix)
+    layers = _json_object(manifest, fix=fix).get("layers")
+    return [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
 
 
 def _layer_file(digest: str) -> Path:
@@ -224,18 +222,17 @@ def _is_pulled(layer: Mapping[str, Any]) -> bool:
 
 def _ollama_blob(name: str) -> Path:
     """The weights' blob, through the manifest that `ollama pull` writes."""
-    digest = _weights_digest(_ollama_manifest(name))
+    digest = _weights_digest(_ollama_layers(name))
     blob = _layer_file(digest)
     if not digest or not _filled(blob):
         raise Unavailable(f"ollama's copy of {name} is incomplete", fix=f"ollama pull {name}")
     return blob
 
 
-def _weights_digest(manifest: Mapping[str, Any]) -> str:
-    """The digest of the manifest's weights; "" where it has none."""
-    layers = manifest.get("layers")
-    for layer in layers if isinstance(layers, list) else ():
-        if isinstance(layer, dict) and layer.get("mediaType") == "application/vnd.ollama.image.model":
+def _weights_digest(layers: Iterable[Mapping[str, Any]]) -> str:
+    """The digest of the layer that is the weights; "" where none is."""
+    for layer in layers:
+        if layer.get("mediaType") == "application/vnd.ollama.image.model":
             return str(layer.get("digest") or "")
     return ""
 

@@ -34,7 +34,6 @@ METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "concurrency": ("wall_s", "aggregate_tok_s", "decode_aggregate_tok_s"),
     }
 )
-_UNITS: Final = (("tok_s", "tok/s"), ("_s", "s"), ("_bytes", "bytes"))
 UNJUDGED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"load": ("spawn_to_first_token_s",)})
 """Metrics that a live run measures beside them: a saved record may lack them."""
 GATED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({**METRICS, "memory": ()})
@@ -84,7 +83,7 @@ class ParityResult:
     @property
     def id(self) -> str:
         """`Qwen3-0.6B-4bit-decode-r1-tok_s`: unique in a record."""
-        return f"{self.name}-{self.section}-{self.point}-{self.metric}"
+        return f"{point_id(self.name, self.section, self.point)}-{self.metric}"
 
     @property
     def keywords(self) -> tuple[str, ...]:
@@ -159,9 +158,9 @@ class ParityModel:
         )
 
 
-def unit_of(metric: str) -> str:
-    """`tok/s`, `s` or `bytes`, by the metric's name."""
-    return next(unit for suffix, unit in _UNITS if metric.endswith(suffix))
+def point_id(model: str, section: str, point: str) -> str:
+    """`Qwen3-0.6B-4bit-decode-r1`: what one point's results have in common, in a record, a comparison and a report."""
+    return f"{model}-{section}-{point}"
 
 
 def judge(result: ParityResult, gate: float) -> verdict.Verdict | None:

@@ -15,7 +15,7 @@ from pytest_llmbench.parity_checkpoint import Checkpoint
 from pytest_llmbench.parity_pair import BOTH, Pair, Who
 from pytest_llmbench.parity_planned import PlannedPoint, PlannedSection
 from pytest_llmbench.parity_prompts import ParityPrompts
-from pytest_llmbench.parity_readings import Ids, Reading, prompts_of, sampler
+from pytest_llmbench.parity_readings import Ids, prompts_of, sampler
 from pytest_llmbench.parity_rounds import PointRounds, Say
 from pytest_llmbench.parity_tokens import TokenCheck, compare
 from pytest_llmbench.sides.messages import MARGINS, Hello, Margins
@@ -66,8 +66,9 @@ class SectionRun:
 
     def measure(self, points: Sequence[PlannedPoint]) -> MeasuredSection:
         """Measure these points of the section. MeasurementError where no prompt can be made."""
-        prompts = ParityPrompts(self._checkpoint.path)
-        rounds = {point: self._rounds(point, prompts) for point in points}
+        maker = ParityPrompts(self._checkpoint.path)
+        prompts = {point: prompts_of(self._planned, point, maker) for point in points}
+        rounds = {point: self._rounds(point, prompts[point]) for point in points}
         checks: dict[str, TokenCheck | None] = {}
         passes = self._planned.settings.passes
         for number in range(passes):
@@ -75,8 +76,8 @@ class SectionRun:
                 for point, run in rounds.items():
                     run.run_pass(pair, last=number == passes - 1)
                     if number == passes - 1:
-                        checks[point.point] = self._check(pair, point, run, prompts)
-        measured = {p.point: self._measured(p, run, checks[p.point], prompts) for p, run in rounds.items()}
+                        checks[point.point] = self._check(pair, point, run, prompts[point])
+        measured = {p.point: self._measured(p, run, checks[p.point], prompts[p]) for p, run in rounds.items()}
         return MeasuredSection(
             planned=self._planned,
             checkpoint=self._checkpoint,
@@ -84,7 +85,7 @@ class SectionRun:
             hellos={who: self._hellos.get(who) for who in BOTH},
         )
 
-    def _rounds(self, point: PlannedPoint, prompts: ParityPrompts) -> PointRounds:
+    def _rounds(self, point: PlannedPoint, prompts: tuple[Ids, ...]) -> PointRounds:
         results = [r for r in self._planned.results if r.at == point]
         return PointRounds(self._planned, results, sampler(self._planned, point, prompts), self._say)
 
@@ -103,17 +104,15 @@ class SectionRun:
         finally:
             self._hellos |= pair.hellos
 
-    def _check(self, pair: Pair, point: PlannedPoint, run: PointRounds, prompts: ParityPrompts) -> TokenCheck | None:
+    def _check(self, pair: Pair, point: PlannedPoint, run: PointRounds, prompts: tuple[Ids, ...]) -> TokenCheck | None:
         """What the tokens of the first round show: decode's against the baseline's, a batch's against solo ones."""
-        first: dict[Who, Reading | None] = {w: next(iter(run.found.readings[w]), None) for w in BOTH}
-        mine, theirs = first["candidate"], first["baseline"]
+        mine, theirs = (next(iter(run.found.readings[who]), None) for who in BOTH)
         if mine is None or "candidate" in run.found.reasons:
             return None
-        asked = prompts_of(self._planned, point, prompts)
         if point.section == "decode" and theirs is not None:
-            return self._compare(pair, asked[0], mine.tokens[0], theirs.tokens[0], BOTH, ("candidate", "baseline"))
+            return self._compare(pair, prompts[0], mine.tokens[0], theirs.tokens[0], BOTH, ("candidate", "baseline"))
         if point.section == "concurrency":
-            return self._against_solo(pair, asked, mine.tokens)
+            return self._against_solo(pair, prompts, mine.tokens)
         return None
 
     def _against_solo(self, pair: Pair, prompts: Sequence[Ids], rows: Sequence[Ids]) -> TokenCheck | None:
@@ -141,14 +140,14 @@ class SectionRun:
         return compare(found, wanted, names=names, margins=[(who, ask(who)) for who in asked])
 
     def _measured(
-        self, at: PlannedPoint, run: PointRounds, check: TokenCheck | None, prompts: ParityPrompts
+        self, at: PlannedPoint, run: PointRounds, check: TokenCheck | None, prompts: tuple[Ids, ...]
     ) -> MeasuredPoint:
         results = run.results()
         point = ParityPoint(
             section=at.section,
             name=at.point,
             results=results,
-            prompt_tokens=self._prompt_tokens(at, run, prompts),
+            prompt_tokens=_prompt_tokens(at, run, prompts),
             total_tokens=None if at.streams is None else at.streams * self._planned.settings.concurrency.max_tokens,
             matches_solo=check.equal if check is not None and at.section == "concurrency" else None,
             same_tokens=check.equal if check is not None and at.section == "decode" else None,
@@ -157,14 +156,14 @@ class SectionRun:
         )
         return MeasuredPoint(point=point, check=check)
 
-    def _prompt_tokens(
-        self, at: PlannedPoint, run: PointRounds, prompts: ParityPrompts
-    ) -> tuple[int | None, int | None] | None:
-        if at.section not in ("decode", "ttft"):
-            return None
-        (prompt,) = prompts_of(self._planned, at, prompts)
-        one, other = (None if who in run.found.reasons else len(prompt) for who in BOTH)
-        return one, other
+
+def _prompt_tokens(
+    at: PlannedPoint, run: PointRounds, prompts: tuple[Ids, ...]
+) -> tuple[int | None, int | None] | None:
+    if at.section not in ("decode", "ttft"):
+        return None
+    one, other = (None if who in run.found.reasons else len(prompts[0]) for who in BOTH)
+    return one, other
 
 
 def _generating(prompt: Ids, tokens: int) -> Callable[[SideProcess], Ids]:

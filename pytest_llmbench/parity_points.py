@@ -21,8 +21,8 @@ from pytest_llmbench.parity import (
     ParityResult,
     Side,
     judge,
-    unit_of,
 )
+from pytest_llmbench.units import unit_of
 
 MODEL_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
 

@@ -34,8 +34,8 @@ Sampler = Callable[[Pair, Who], Reading]
 """Takes one sample of a side. SideError where it fails."""
 
 
-def sampler(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    """What takes the samples of a point."""
+def sampler(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
+    """What takes the samples of a point, with its `prompts_of`."""
     return _SAMPLERS[section.section](section, point, prompts)
 
 
@@ -73,8 +73,8 @@ def batch_values(answer: Batched) -> dict[str, float]:
     return values | ({"decode_aggregate_tok_s": later / ((end - all_begun) * NS)} if later else {})
 
 
-def _decode(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    (prompt,) = prompts_of(section, point, prompts)
+def _decode(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
+    (prompt,) = prompts
 
     def take(pair: Pair, who: Who) -> Reading:
         answer = pair.ask(who, lambda side: _generate(side, prompt, section.settings.max_tokens))
@@ -83,8 +83,8 @@ def _decode(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts
     return take
 
 
-def _ttft(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    (prompt,) = prompts_of(section, point, prompts)
+def _ttft(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
+    (prompt,) = prompts
 
     def take(pair: Pair, who: Who) -> Reading:
         answer = pair.ask(who, lambda side: _generate(side, prompt, FIRST_TOKENS))
@@ -94,29 +94,26 @@ def _ttft(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) 
     return take
 
 
-def _concurrency(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    rows = prompts_of(section, point, prompts)
-
+def _concurrency(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
     def take(pair: Pair, who: Who) -> Reading:
-        answer = pair.ask(who, lambda side: _batch(side, rows, section.settings.concurrency.max_tokens))
+        answer = pair.ask(who, lambda side: _batch(side, prompts, section.settings.concurrency.max_tokens))
         return Reading(values=batch_values(answer), tokens=answer.tokens)
 
     return take
 
 
-def _memory(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    asked = prompts_of(section, point, prompts)
+def _memory(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
     tokens = section.settings.max_tokens if point.point == "decode" else 1
 
     def take(pair: Pair, who: Who) -> Reading:
         pair.fresh(who)
-        return pair.ask(who, lambda side: _memory_of(side, pair, asked, tokens))
+        return pair.ask(who, lambda side: _memory_of(side, pair, prompts, tokens))
 
     return take
 
 
-def _load(section: PlannedSection, point: PlannedPoint, prompts: ParityPrompts) -> Sampler:
-    (prompt,) = prompts_of(section, point, prompts)
+def _load(section: PlannedSection, point: PlannedPoint, prompts: tuple[Ids, ...]) -> Sampler:
+    (prompt,) = prompts
 
     def take(pair: Pair, who: Who) -> Reading:
         side = pair.fresh(who)

@@ -93,13 +93,17 @@ class ParityRecord:
 
 def read_parity_record(path: Path) -> ParityRecord:
     """Read and check a record. Raises `RecordError` with file and JSON path for anything that isn't one."""
-    root = read_json(path)
+    return parse_parity_record(read_json(path))
+
+
+def parse_parity_record(root: JsonNode) -> ParityRecord:
+    """The same for what has been read already."""
     layout = _layout(root)
     candidate, baseline = _engines(root, layout)
     sections = _sections(root["sections"])
     settings = root["settings"]
     return ParityRecord(
-        path=path,
+        path=root.file,
         schema=layout.schema,
         version=layout.version,
         created=_created(root["created"]),

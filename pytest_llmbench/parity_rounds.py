@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench import stats, verdict
 from pytest_llmbench.errors import SideError, Unavailable
-from pytest_llmbench.parity import ParityResult, Side, unit_of
+from pytest_llmbench.parity import ParityResult, Side
 from pytest_llmbench.parity_pair import BOTH, Pair, Who
 from pytest_llmbench.parity_planned import PlannedResult, PlannedSection
 from pytest_llmbench.parity_readings import Reading, Sampler
+from pytest_llmbench.units import unit_of
 
 Say = Callable[[str], None]
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_llmbench.json_node import JsonNode
 from pytest_llmbench.parity import SECTIONS
 from pytest_llmbench.parity_json import section_json
 from pytest_llmbench.parity_pair import BOTH
 from pytest_llmbench.parity_planned import PlannedSection, settings_json
-from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord, read_parity_record
+from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord, parse_parity_record
 from pytest_llmbench.record import dumps, loads, write_json
 from pytest_llmbench.secrets import hide_command, is_secret_name
 
@@ -93,10 +94,9 @@ class ParityWriter:
         sections = self._plans.setdefault(facts["plan"], {})
         sections[facts["model"]["id"], facts["section"]] = facts
         path = self._path(facts["plan"])
-        document = self._document(list(sections.values()))
-        write_json(path, document)
-        # Read back by the strict reader: what nobody could replay must not be found out later.
-        record = read_parity_record(path)
+        document = _plain(self._document(list(sections.values())))
+        # By the strict reader: what nobody could replay must not be found out later.
+        record = parse_parity_record(JsonNode(value=document, file=path))
         write_json(path, document | {"summary": record.summary().to_json()})
         self.records[path] = record
         return path

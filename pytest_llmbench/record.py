@@ -231,12 +231,17 @@ def _plain(value: Any) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
+    """`write_text` of `data`, indented."""
+    write_text(path, dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Write to a name of its own, then rename: a reader sees the old file or the new one, never a half."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(dumps(data, indent=1) + "\n")
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

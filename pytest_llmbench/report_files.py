@@ -1,24 +1,56 @@
-"""The reports that can be made of saved results, by name; each is a text."""
+"""The reports that can be made of saved results, by name; each is a text.
+
+The command line and the plugin's options know the names from here, so what makes a report is imported when it is made.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_llmbench.compare import Comparison
 from pytest_llmbench.errors import UsageError
-from pytest_llmbench.export import Better, to_bmf, to_csv, to_gha
-from pytest_llmbench.figures import Loaded
-from pytest_llmbench.report.page import html
-from pytest_llmbench.summary_page import page
 
-Render = Callable[[Loaded, Comparison | None], str]
+if TYPE_CHECKING:
+    from pytest_llmbench.compare import Comparison
+    from pytest_llmbench.export import Better
+    from pytest_llmbench.figures import Loaded
+
+    Render = Callable[[Loaded, Comparison | None], str]
+
+
+def _html(loaded: Loaded, _: Comparison | None) -> str:
+    from pytest_llmbench.report.page import html
+
+    return html(loaded)
+
+
+def _markdown(loaded: Loaded, comparison: Comparison | None) -> str:
+    from pytest_llmbench.summary_page import page
+
+    return page(loaded, comparison)
+
+
+def _csv(loaded: Loaded, _: Comparison | None) -> str:
+    from pytest_llmbench.export import to_csv
+
+    return to_csv(loaded.subjects)
+
+
+def _bmf(loaded: Loaded, _: Comparison | None) -> str:
+    from pytest_llmbench.export import to_bmf
+
+    return _json(to_bmf(loaded.subjects))
 
 
 def _gha(better: Better) -> Render:
-    return lambda loaded, _: _json(to_gha(loaded.subjects, better))
+    def render(loaded: Loaded, _: Comparison | None) -> str:
+        from pytest_llmbench.export import to_gha
+
+        return _json(to_gha(loaded.subjects, better))
+
+    return render
 
 
 def _json(data: object) -> str:
@@ -26,10 +58,10 @@ def _json(data: object) -> str:
 
 
 RENDER: Final[Mapping[str, Render]] = {
-    "html": lambda loaded, _: html(loaded),
-    "md": page,
-    "csv": lambda loaded, _: to_csv(loaded.subjects),
-    "bmf": lambda loaded, _: _json(to_bmf(loaded.subjects)),
+    "html": _html,
+    "md": _markdown,
+    "csv": _csv,
+    "bmf": _bmf,
     "gha": _gha("higher"),
     "gha-smaller": _gha("lower"),
 }
@@ -46,20 +78,14 @@ FILES: Final[Mapping[str, str]] = {
 
 def write_reports(kinds: Iterable[str], folder: Path, loaded: Loaded, comparison: Comparison | None) -> list[Path]:
     """Write the reports into `folder`; returns their paths. OSError where that can't be done."""
+    from pytest_llmbench.record import write_text
+
     written = []
     for kind in kinds:
         path = folder / FILES[kind]
         write_text(path, RENDER[kind](loaded, comparison))
         written.append(path)
     return written
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write and rename, so that nobody reads half a report."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8", newline="")
-    temporary.replace(path)
 
 
 def require_kind(kind: str) -> str:

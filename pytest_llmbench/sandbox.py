@@ -63,10 +63,12 @@ def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], lim
     MeasurementError where the interpreter itself can't be started.
     """
     limits = limits or Limits()
-    if len(source.encode("utf-8", "replace")) > limits.source_bytes:
+    # Half a surrogate pair is no text: it becomes "?".
+    encoded = source.encode("utf-8", "replace")
+    if len(encoded) > limits.source_bytes:
         return Outcome(problem=f"the source is longer than {limits.source_bytes} bytes")
     order = {
-        "source": source.encode("utf-8", "replace").decode(),
+        "source": encoded.decode(),
         "function": function,
         "calls": [list(arguments) for arguments in calls],
         "cpu_s": limits.cpu_s,

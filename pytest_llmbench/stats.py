@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Final
 
 from pytest_llmbench.errors import MeasurementError
@@ -42,7 +43,8 @@ def median_bounds(values: Sequence[float]) -> tuple[float, float] | None:
     Statistics 7, 1936). None with fewer than `MEDIAN_BOUNDS_MIN_N` values.
     Raises `MeasurementError` for a value that isn't finite.
     """
-    rank = _bound_rank(len(values))
+    n = len(values)
+    rank = bound_rank((math.comb(n, below) for below in range(n + 1)), 2**n)
     if rank == 0:
         return None
     _require_finite(values, "bounds of the median")
@@ -50,13 +52,13 @@ def median_bounds(values: Sequence[float]) -> tuple[float, float] | None:
     return ordered[rank - 1], ordered[-rank]
 
 
-def _bound_rank(n: int) -> int:
-    """k for `median_bounds`, in whole numbers: 20 times the tail against 2**n; 0 where there is none."""
-    rank, tail = 0, 1
-    while 20 * tail <= 2**n:
-        rank += 1
-        tail += math.comb(n, rank)
-    return rank
+def bound_rank(ways: Iterable[int], total: int) -> int:
+    """The greatest k with P(X <= k - 1) <= 0.05; 0 where there is none.
+
+    X is 0, 1, … in that many of `total` equally likely cases. In whole numbers: 20 times the tail against the total.
+    """
+    tails = accumulate(ways)
+    return sum(1 for _ in takewhile(lambda tail: 20 * tail <= total, tails))
 
 
 def geomean(values: Sequence[float]) -> GeometricMean:

@@ -11,8 +11,9 @@ from pytest_llmbench import markdown, units
 from pytest_llmbench.compare import Comparison
 from pytest_llmbench.compare_text import page as comparison_page
 from pytest_llmbench.figures import Loaded, Source, Subject
+from pytest_llmbench.markdown import quoted
 from pytest_llmbench.parity_summary import summary_lines
-from pytest_llmbench.verdict import Outcome, ratio_text
+from pytest_llmbench.verdict import Outcome, interval_text, ratio_text
 
 STATES: Final = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
 BAD: Final = ("failed", "error", "xpassed")
@@ -40,7 +41,7 @@ def page(loaded: Loaded, comparison: Comparison | None = None, *, room: int = ma
     lines = _head(loaded)
     if comparison is not None:
         lines += comparison_page(comparison, title="Compared with the saved run", room=room // 3)
-    sources = [f"<sub>{_quoted(_where(source))}</sub>  " for source in loaded.sources[:MOST_SOURCES]]
+    sources = [f"<sub>{quoted(_where(source))}</sub>  " for source in loaded.sources[:MOST_SOURCES]]
     for part in _parts(loaded):
         left = room - markdown.size([*lines, *sources]) - LEAST_ROOM
         if part.rows and left > LEAST_ROOM:
@@ -79,7 +80,7 @@ def _head(loaded: Loaded) -> list[str]:
     counts = outcomes(loaded)
     said = ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
     stopped = [
-        f"- {_quoted(str(source.path))} was stopped before its end" for source, run in loaded.runs if not run.complete
+        f"- {quoted(str(source.path))} was stopped before its end" for source, run in loaded.runs if not run.complete
     ]
     return [f"## {TITLE}: {state(loaded)}", "", f"{said or 'no test'}.", "", *stopped, *([""] if stopped else [])]
 
@@ -89,13 +90,13 @@ def _parts(loaded: Loaded) -> Iterator[Part]:
     yield Part(title="Inconclusive: decided by the ratio", head=VERDICT_HEAD, rows=list(_open(loaded.subjects)))
     for source, record in loaded.parities:
         sides = (f"{side.name} {side.version}" for side in (record.candidate, record.baseline))
-        rows = [(_quoted(line),) for line in summary_lines(record.summary())]
-        title = f"Parity: {_quoted(' against '.join(sides))}"
-        yield Part(title=title, head=(f"{_quoted(source.path.name)}, ratios of medians",), rows=rows)
+        rows = [(quoted(line),) for line in summary_lines(record.summary())]
+        title = f"Parity: {quoted(' against '.join(sides))}"
+        yield Part(title=title, head=(f"{quoted(source.path.name)}, ratios of medians",), rows=rows)
     for prompt in dict.fromkeys(s.prompt for s in loaded.subjects if s.metrics and s.prompt):
         rows_of = [_row(s) for s in loaded.subjects if s.prompt == prompt and s.metrics]
-        yield Part(title=f"Prompt {_quoted(prompt)}", head=RESULT_HEAD, rows=rows_of)
-    odd = [(markdown.code(s.name), _quoted(odd)) for s in loaded.subjects for odd in s.suspicions]
+        yield Part(title=f"Prompt {quoted(prompt)}", head=RESULT_HEAD, rows=rows_of)
+    odd = [(markdown.code(s.name), quoted(odd)) for s in loaded.subjects for odd in s.suspicions]
     yield Part(title="⚠ Suspect figures", head=("entry", "why"), rows=odd)
 
 
@@ -104,22 +105,22 @@ def _bad(loaded: Loaded) -> Iterator[Sequence[str]]:
     for outcome in BAD:
         for result in results:
             if result.outcome == outcome:
-                yield markdown.code(_short(result.nodeid)), outcome, _quoted(_telling_line(result.reason or ""))
+                yield markdown.code(_short(result.nodeid)), outcome, quoted(_telling_line(result.reason or ""))
         for subject in _parity_points(loaded):
             if subject.outcome == outcome:
-                yield markdown.code(subject.name), outcome, _quoted(subject.reason.replace("\n", "; "))
+                yield markdown.code(subject.name), outcome, quoted(subject.reason.replace("\n", "; "))
 
 
 def _open(subjects: Iterable[Subject]) -> Iterator[Sequence[str]]:
     for subject in subjects:
         for found in subject.verdicts:
             if found["outcome"] == Outcome.INCONCLUSIVE:
-                yield markdown.code(subject.name), *map(_quoted, _verdict_cells(found))
+                yield markdown.code(subject.name), *map(quoted, _verdict_cells(found))
 
 
 def _verdict_cells(found: Mapping[str, Any]) -> tuple[str, ...]:
-    ratio, gate, interval = found["ratio"], found["gate"], found["interval"]
-    bounds = "–" if interval is None else " to ".join(ratio_text(bound, gate) for bound in interval)
+    ratio, gate = found["ratio"], found["gate"]
+    bounds = interval_text(found["interval"], gate)
     word = "passed" if ratio >= gate else "failed"
     return (found["metric"], ratio_text(ratio, gate), bounds, f"{gate:.4g}", str(found["n"]), word)
 
@@ -132,9 +133,9 @@ def _row(subject: Subject) -> tuple[str, ...]:
     facts = subject.facts
     return (
         markdown.code(subject.id) + (" ⚠" if subject.suspicions else ""),
-        _quoted(facts["backend"]),
-        _quoted(facts["quant"] or units.MISSING),
-        _quoted(facts["kv_cache"]),
+        quoted(facts["backend"]),
+        quoted(facts["quant"] or units.MISSING),
+        quoted(facts["kv_cache"]),
         units.seconds(value("ttft_s")),
         units.seconds(value("ttft_cached_s")),
         units.rate(value("decode_tok_s")),
@@ -158,7 +159,3 @@ def _telling_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (said or lines or [""])[0]
-
-
-def _quoted(text: str) -> str:
-    return markdown.escape(text, markdown.MOST_CHARACTERS)

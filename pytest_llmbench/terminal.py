@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import units
 from pytest_llmbench.errors import Unavailable
-from pytest_llmbench.verdict import Outcome, ratio_text
+from pytest_llmbench.verdict import Outcome, interval_text, ratio_text
 
 if TYPE_CHECKING:
     from pytest_llmbench.matrix import MatrixEntry
@@ -66,8 +66,7 @@ def _open_verdict(found: Mapping[str, Any]) -> str:
     gate = found["gate"]
     text = f"ratio {ratio_text(found['ratio'], gate)}"
     if found["interval"] is not None:
-        low, high = (ratio_text(bound, gate) for bound in found["interval"])
-        text += f" (interval {low} to {high})"
+        text += f" (interval {interval_text(found['interval'], gate)})"
     return f"{text}, gate {gate:g}, n = {found['n']}: {'passed' if found['ratio'] >= gate else 'failed'}"
 
 

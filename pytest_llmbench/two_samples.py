@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Final
 
 from pytest_llmbench.errors import MeasurementError
+from pytest_llmbench.stats import bound_rank
 
 MOST_EXACT: Final = 30
 """Values a side up to which the null distribution is counted out; above, its normal approximation is close."""
@@ -43,14 +44,7 @@ def _rank(n: int, m: int) -> int:
 
 @cache
 def _exact_rank(n: int, m: int) -> int:
-    most = ALPHA * math.comb(n + m, n)
-    rank, tail = 0, 0
-    for ways in _u_counts(n, m):
-        tail += ways
-        if tail > most:
-            break
-        rank += 1
-    return rank
+    return bound_rank(_u_counts(n, m), math.comb(n + m, n))
 
 
 def _u_counts(n: int, m: int) -> list[int]:

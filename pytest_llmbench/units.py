@@ -56,6 +56,14 @@ _METRIC_UNITS = (
 )
 
 
+_UNITS = (("tok_s", "tok/s"), ("_ratio", "ratio"), ("_tokens", "tokens"), ("_s", "s"), ("_bytes", "bytes"))
+
+
+def unit_of(metric: str) -> str:
+    """The unit that a metric's name ends with, as records and exports write it; "" for none."""
+    return next((unit for suffix, unit in _UNITS if metric.endswith(suffix)), "")
+
+
 def metric(name: str, value: float | None) -> str:
     """`value` in the unit that the metric's name ends with."""
     if value is None:

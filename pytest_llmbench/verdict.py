@@ -91,8 +91,7 @@ class Verdict:
         )
         text = f"{sides}, ratio {ratio_text(ratio, self.gate)}"
         if self.interval is not None:
-            low, high = (ratio_text(bound, self.gate) for bound in self.interval)
-            text += f" (interval {low} to {high})"
+            text += f" (interval {interval_text(self.interval, self.gate)})"
         return f"{text}, gate {self.gate:g}"
 
 
@@ -171,9 +170,18 @@ def interval(candidate: Sequence[float], baseline: Sequence[float], metric: str,
     found = point(candidate, baseline, metric, gate)
     ratios = [r for pair in zip(candidate, baseline, strict=True) if (r := ratio(metric, *pair)) is not None]
     bounds = stats.median_bounds(ratios)
-    outcome = _interval_outcome(bounds, gate, last=found.n >= limit)
+    outcome = interval_outcome(bounds, gate, last=found.n >= limit)
     found = replace(found, outcome=outcome, interval=bounds)
     return replace(found, reason=_interval_reason(found, limit))
+
+
+def interval_outcome(bounds: tuple[float, float] | None, gate: float, *, last: bool) -> Outcome:
+    """Passed or failed once the whole interval is at or above, or below, `gate`; otherwise what `last` leaves of it."""
+    if bounds is not None and bounds[0] >= gate:
+        return Outcome.PASSED
+    if bounds is not None and bounds[1] < gate:
+        return Outcome.FAILED
+    return Outcome.INCONCLUSIVE if last else Outcome.UNDECIDED
 
 
 def decided(verdicts: Iterable[Verdict]) -> bool:
@@ -205,6 +213,11 @@ def ratio_text(value: float, gate: float) -> str:
     return repr(value)
 
 
+def interval_text(interval: Sequence[float] | None, gate: float) -> str:
+    """Both bounds as `ratio_text`: `0.9700 to 1.0100`."""
+    return units.MISSING if interval is None else " to ".join(ratio_text(bound, gate) for bound in interval)
+
+
 def _absolute(metric: str, value: float, gate: float, rule: Rule, passed: bool) -> Verdict:
     if not math.isfinite(gate):
         raise UsageError(f"{metric}: {rule} is {gate!r}; give a finite number")
@@ -224,14 +237,6 @@ def _absolute(metric: str, value: float, gate: float, rule: Rule, passed: bool) 
 
 def _outcome(passed: bool) -> Outcome:
     return Outcome.PASSED if passed else Outcome.FAILED
-
-
-def _interval_outcome(bounds: tuple[float, float] | None, gate: float, *, last: bool) -> Outcome:
-    if bounds is not None and bounds[0] >= gate:
-        return Outcome.PASSED
-    if bounds is not None and bounds[1] < gate:
-        return Outcome.FAILED
-    return Outcome.INCONCLUSIVE if last else Outcome.UNDECIDED
 
 
 def _interval_reason(found: Verdict, limit: int) -> str:

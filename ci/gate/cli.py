@@ -17,7 +17,7 @@ from gate import power as gate_power
 from gate.changes import Choice, changed_files, choose
 from gate.plan import PlanModel, named, read_models
 from gate.report import Verdict, publish
-from gate.results import CANNOT_JUDGE, FINE, JUNIT, RECORD, WRONG_USE, Case, Run, read_run
+from gate.results import CANNOT_JUDGE, FINE, JUNIT, RECORD, WRONG_USE, Run, read_run
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.power import PowerState, read_power
 
@@ -129,7 +129,7 @@ def _result(run: Run, out: Path, notes: tuple[str, ...], invalid: tuple[str, ...
     code = CANNOT_JUDGE if invalid else run.code
     faults = (*run.faults, *invalid)
     headline = "; ".join([*(["Not judged"] if invalid else []), _counts(run), *faults])
-    bad = [f"{case.name}: {case.message}" for case in _bad(run)]
+    bad = [f"{case.name}: {case.message}" for case in run.bad]
     errors = (*faults, *bad) if code != FINE else ()
     verdict = Verdict(
         outcome="error" if invalid else run.outcome,
@@ -141,10 +141,6 @@ def _result(run: Run, out: Path, notes: tuple[str, ...], invalid: tuple[str, ...
         record=_written(out / RECORD),
     )
     return verdict, code
-
-
-def _bad(run: Run) -> list[Case]:
-    return [case for state in ("failed", "error") for case in run.cases if case.state == state]
 
 
 def _counts(run: Run) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gate.results import Case, Outcome, Run
-from pytest_llmbench.markdown import MOST_BYTES, MOST_CHARACTERS, escape, one_line, size
+from pytest_llmbench.markdown import MOST_BYTES, MOST_CHARACTERS, escape, one_line, size, table
 
 MOST_RECORD_BYTES = 20_000
 MOST_HEADLINE = 2_000
 MOST_ANNOTATIONS = 10
 """GitHub shows no more of a step's errors."""
 TITLE = "Parity gate"
+TABLE_HEAD = ("test", "outcome", "ratio", "90 % interval", "gate", "what it says")
 Quote = Callable[[str, int], str]
 
 
@@ -39,23 +40,13 @@ def page(verdict: Verdict, quote: Quote = escape) -> str:
     run = verdict.run
     record = _record(run.record, quote is escape) if run is not None and run.record else []
     used = size([*head, *record])
-    table = _table(run.cases, quote, MOST_BYTES - used - 200) if run is not None else []
-    return "\n".join([*head, *table, *record]).rstrip() + "\n"
+    bad = _table(run.bad, quote, MOST_BYTES - used - 200) if run is not None and run.bad else []
+    return "\n".join([*head, *bad, *record]).rstrip() + "\n"
 
 
-def _table(cases: Sequence[Case], quote: Quote, room: int) -> list[str]:
-    """A row for each test that isn't green, failures first, as many as `room` bytes take."""
-    bad = [case for state in ("failed", "error") for case in cases if case.state == state]
-    if not bad:
-        return []
-    titles = ("test", "outcome", "ratio", "90 % interval", "gate", "what it says")
-    lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
-    for shown, case in enumerate(bad):
-        row = f"| {' | '.join(quote(cell, MOST_CHARACTERS) for cell in _cells(case))} |"
-        if size([*lines, row]) > room:
-            return [*lines, "", f"… and {len(bad) - shown} more: they are in junit's file.", ""]
-        lines.append(row)
-    return [*lines, ""]
+def _table(cases: Iterable[Case], quote: Quote, room: int) -> list[str]:
+    rows = [[quote(cell, MOST_CHARACTERS) for cell in _cells(case)] for case in cases]
+    return table(TABLE_HEAD, rows, room=room, where=": they are in junit's file")
 
 
 def _cells(case: Case) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class Run:
     faults: tuple[str, ...]
     code: int
 
+    @property
+    def bad(self) -> list[Case]:
+        """What isn't green, failures first."""
+        return [case for state in ("failed", "error") for case in self.cases if case.state == state]
+
     def count(self, state: State) -> int:
         """How many tests ended so."""
         return sum(case.state == state for case in self.cases)

@@ -38,9 +38,9 @@ def chat_body(
     }
 
 
-def thinking_kwargs(*, think: bool) -> dict[str, Any]:
-    """The switch that goes through to the chat template, as most engines have it."""
-    return {"chat_template_kwargs": {"enable_thinking": think}}
+def thinking_kwargs(*, think: bool | None) -> dict[str, Any]:
+    """The switch that goes through to the chat template, as most engines have it; nothing where nothing is said."""
+    return {} if think is None else {"chat_template_kwargs": {"enable_thinking": think}}
 
 
 def hides_thinking(reply: Reply) -> bool:

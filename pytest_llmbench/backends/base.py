@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pytest_llmbench.chat import Reply
+from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak
-from pytest_llmbench.prompts import Prompt, Tokenizer
+from pytest_llmbench.prompts import Message, Prompt, Tokenizer
 from pytest_llmbench.sample import Sample
 
 Report = Callable[[str], None]
 """Takes a line that says what is being done."""
+
+OF_A_PROCESS = ("extra_args", "env", "server_binary")
+"""What an entry says to a process that is started for it."""
+
+FIRST = Prompt(
+    name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
+)
+"""What a model is asked first, to see it loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +94,24 @@ class Backend(ABC):
         self, entry: MatrixEntry, settings: RunSettings, *, log_dir: Path, report: Report
     ) -> AbstractContextManager[Target]:
         """Start what is needed, wait until it answers from the expected model, and stop it at the end."""
+
+
+def refuse_fields(entry: MatrixEntry, fields: Iterable[str], *, who: str) -> None:
+    """Unavailable where the entry has one of `fields`, which `who` could give to no process."""
+    for field in fields:
+        if getattr(entry, field):
+            raise Unavailable(f"{who} starts no process that could get {field}", fix=f"take out {field}")
+
+
+def log_path(entry: MatrixEntry, log_dir: Path) -> Path:
+    """Where the output of the entry's process goes."""
+    return log_dir / f"{entry.path.stem}.{entry.id}.log"
+
+
+def load_seconds(begun_ns: int, answered_ns: int, second: Reply | Sample) -> float:
+    """From the start of a load to a first answer's end, less what a `second` one takes to its first token.
+
+    The first one may have waited for the load itself.
+    """
+    first_ns = second.deltas[0].at_ns if second.deltas else second.end_ns
+    return max(0.0, (answered_ns - begun_ns - first_ns) / 1e9)

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_llmbench import models
 from pytest_llmbench.backends.base import Backend, Report
 from pytest_llmbench.backends.diffusion_target import DiffusionTarget
-from pytest_llmbench.backends.llama_server import parse_version, value_of
+from pytest_llmbench.backends.llama_server import CONTEXT, LAYERS, gguf_file, left_open, parse_version, value_of
 from pytest_llmbench.backends.programs import find_program, program_output
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
@@ -23,8 +22,6 @@ from pytest_llmbench.matrix import MatrixEntry, RunSettings
 FIX = "build llama.cpp's examples (cmake --build build --target llama-diffusion-cli), name the program as server_binary"
 OURS = ("-m", "--model", "-p", "--prompt", "-f", "--file")
 LENGTH = ("-ub", "--ubatch-size")
-CONTEXT = ("-c", "--ctx-size")
-LAYERS = ("-ngl", "--n-gpu-layers", "--gpu-layers")
 STEPS = ("--diffusion-steps",)
 SCHEDULES = ("--diffusion-eps", "--diffusion-block-length")
 BLOCK = 32
@@ -41,10 +38,7 @@ class DiffusionCli(Backend):
         return find_program("llama-diffusion-cli", entry.server_binary, fix=FIX)
 
     def model(self, entry: MatrixEntry) -> Path:
-        path = models.find(entry.model_id, beside=entry.path)
-        if path.is_dir() or _head(path, 4) != b"GGUF":
-            raise Unavailable(f"{entry.model_id} is no GGUF file", fix="name a .gguf file, or fetch it again")
-        return path
+        return gguf_file(entry)
 
     def check(self, entry: MatrixEntry) -> None:
         if entry.server_url:
@@ -61,9 +55,10 @@ class DiffusionCli(Backend):
     ) -> Iterator[DiffusionTarget]:
         self.check(entry)
         model, binary = self.model(entry), self.binary(entry)
+        kind = architecture(model)
 
         def command(length: int) -> tuple[str, ...]:
-            words = arguments(entry.extra_args, length=length, architecture=architecture(model))
+            words = arguments(entry.extra_args, length=length, architecture=kind)
             return (binary, "-m", str(model), *words, *entry.extra_args)
 
         report(f"trying {self.name} on {model.name}")
@@ -85,16 +80,13 @@ def arguments(given: Sequence[str], *, length: int, architecture: str | None) ->
     whole = _number(given, LENGTH, -(-length // block) * block)
     blocks = max(1, whole // block) if block > 1 else 1
     defaults = {
-        LENGTH: whole,
-        CONTEXT: whole,
-        LAYERS: 99,
-        STEPS: max(1, DEFAULT_STEPS // blocks) * blocks,
-        ("--seed", "-s"): 1,
+        LENGTH: str(whole),
+        CONTEXT: str(whole),
+        LAYERS: "99",
+        STEPS: str(max(1, DEFAULT_STEPS // blocks) * blocks),
+        ("--seed", "-s"): "1",
     }
-    for names, value in defaults.items():
-        if value_of(given, names) is None:
-            words += [names[0], str(value)]
-    return tuple(words)
+    return (*words, *left_open(given, defaults))
 
 
 def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
@@ -105,7 +97,8 @@ def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
 
 def architecture(model: Path) -> str | None:
     """`general.architecture`, where it stands first in the file, as usual (ggml's docs/gguf.md; 8 is a string)."""
-    head = _head(model, HEAD_BYTES)
+    with model.open("rb") as file:
+        head = file.read(HEAD_BYTES)
     key = b"general.architecture"
     before = struct.pack("<Q", len(key)) + key + struct.pack("<I", 8)
     at = struct.calcsize("<4sIQQ") + len(before)
@@ -113,8 +106,3 @@ def architecture(model: Path) -> str | None:
         return None
     (size,) = struct.unpack_from("<Q", head, at)
     return head[at + 8 : at + 8 + size].decode("utf-8", "replace")
-
-
-def _head(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(size)

@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from pytest_llmbench.backends.base import TargetInfo
+from pytest_llmbench.backends.base import FIRST, TargetInfo, log_path
+from pytest_llmbench.counting import why_invalid
 from pytest_llmbench.errors import RequestError, ServerStartError, ServerTimeout
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
 from pytest_llmbench.process import ServerProcess, describe_exit
-from pytest_llmbench.prompts import Message, Prompt, Tokenizer
+from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Delta, Sample, ServerTimings
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class DiffusionTarget:
         self._entry = entry
         self._settings = settings
         self._command = command
-        self._log = log_dir / f"{entry.path.stem}.{entry.id}.log"
+        self._log = log_path(entry, log_dir)
         self._prompt_file = self._log.with_suffix(".prompt.txt")
         self._running: ServerProcess | None = None
         self._sampler = MemorySampler(self._pids, SAMPLE_S)
@@ -95,11 +96,8 @@ class DiffusionTarget:
 
     def answer_first(self, *, version: str | None) -> None:
         """One small answer: what its process took beyond its own account of the generation was the load."""
-        prompt = Prompt(
-            name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
-        )
         try:
-            output, wall_ns, command = self._run(prompt, FIRST_TOKENS, self._settings.temperature)
+            output, wall_ns, command = self._run(FIRST, FIRST_TOKENS, self._settings.temperature)
         except RequestError as error:
             raise ServerStartError(str(error)) from error
         load_s = None if output is None else max(0.0, wall_ns / 1e9 - output.total_s)
@@ -109,25 +107,17 @@ class DiffusionTarget:
         self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
     ) -> Sample:
         output, wall_ns, _ = self._run(prompt, max_tokens, temperature)
-        if output is None:
-            return Sample(
-                prompt=prompt.name,
-                deltas=(),
-                end_ns=wall_ns,
-                requested_tokens=max_tokens,
-                unseen="answer",
-                invalid=LOST,
-            )
-        deltas = (Delta(at_ns=wall_ns, kind="content", text=output.text),) if output.text else ()
-        return Sample(
-            prompt=prompt.name,
-            deltas=deltas,
-            end_ns=wall_ns,
-            requested_tokens=max_tokens,
-            timings=ServerTimings(diffusion_steps=output.steps, diffusion_step_s=output.step_s),
-            unseen="answer",
-            invalid=None if deltas else "no text came",
+        sample = Sample(
+            prompt=prompt.name, deltas=(), end_ns=wall_ns, requested_tokens=max_tokens, unseen="answer", invalid=LOST
         )
+        if output is None:
+            return sample
+        sample = replace(
+            sample,
+            deltas=(Delta(at_ns=wall_ns, kind="content", text=output.text),) if output.text else (),
+            timings=ServerTimings(diffusion_steps=output.steps, diffusion_step_s=output.step_s),
+        )
+        return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
 
     def reset_peak_memory(self) -> None:
         self._sampler.reset()

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pytest_llmbench.backends import answers, reach
+from pytest_llmbench.backends import reach
+from pytest_llmbench.backends.llama_server import llama_fields
 from pytest_llmbench.backends.running import Loaded, RunningBackend, Session
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable
@@ -92,8 +93,7 @@ class DockerModelRunner(RunningBackend):
         self, session: Session, loaded: Loaded, prompt: Prompt, *, fixed_length: bool, cached: bool
     ) -> Mapping[str, Any]:
         """llama.cpp's; the other engines pass over what they don't know."""
-        fields: dict[str, Any] = {"cache_prompt": cached, "ignore_eos": fixed_length}
-        return fields if prompt.think is None else {**fields, **answers.thinking_kwargs(think=prompt.think)}
+        return llama_fields(prompt, fixed_length=fixed_length, cached=cached)
 
     def check_answer(self, reply: Reply, loaded: Loaded) -> None:
         """Engines answer with a file's name, or with one of their own."""

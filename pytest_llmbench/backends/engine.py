@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmbench import models
-from pytest_llmbench.backends.base import Backend, Report
+from pytest_llmbench.backends.base import OF_A_PROCESS, Backend, Report, refuse_fields
 from pytest_llmbench.backends.engine_target import EngineTarget, explained
 from pytest_llmbench.errors import ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
@@ -20,7 +20,6 @@ from pytest_llmbench.memory import MemorySampler
 if TYPE_CHECKING:
     from llmbench_engine import Engine
 
-OF_A_PROCESS = ("extra_args", "env", "server_binary", "server_url")
 PACKAGES = ("mlx", "tokenizers", "jinja2")
 
 
@@ -30,9 +29,7 @@ class EngineBackend(Backend):
     name: ClassVar[str] = "engine"
 
     def check(self, entry: MatrixEntry) -> None:
-        for field in OF_A_PROCESS:
-            if getattr(entry, field):
-                raise Unavailable(f"the engine starts no process that could get {field}", fix=f"take out {field}")
+        refuse_fields(entry, (*OF_A_PROCESS, "server_url"), who="the engine")
         check_packages()
         find_checkpoint(entry)
 

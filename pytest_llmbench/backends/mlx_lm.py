@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models, tokenizer
+from pytest_llmbench.backends import answers
 from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
@@ -36,7 +37,7 @@ class MlxLm(ServerBackend):
         return version_beside(self.binary(entry)[0], "mlx-lm")
 
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
-        return {} if prompt.think is None else {"chat_template_kwargs": {"enable_thinking": prompt.think}}
+        return answers.thinking_kwargs(think=prompt.think)
 
     def tokenizer(self, model: Path, client: WatchedClient) -> Tokenizer | None:
         return tokenizer.load(model)

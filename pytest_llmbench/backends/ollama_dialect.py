@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_llmbench.backends.base import OF_A_PROCESS
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry
@@ -17,7 +18,6 @@ from pytest_llmbench.sse import LineDecoder, Wire
 
 PORT = 11434
 HOST, CACHE_TYPE = "OLLAMA_HOST", "OLLAMA_KV_CACHE_TYPE"
-OF_A_PROCESS = ("extra_args", "env", "server_binary")
 _NAMES = {"prompt_tokens": "prompt_eval_count", "completion_tokens": "eval_count"}
 
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_llmbench.backends import reach
-from pytest_llmbench.backends.base import Report
+from pytest_llmbench.backends.base import Report, log_path
 from pytest_llmbench.backends.ollama_dialect import HOST, model_name
 from pytest_llmbench.backends.programs import find_program
-from pytest_llmbench.backends.server import GRACE_S
+from pytest_llmbench.backends.server import GRACE_S, choose_port
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
-from pytest_llmbench.ports import LOOPBACK, check_port_free, free_port
+from pytest_llmbench.ports import LOOPBACK
 from pytest_llmbench.process import ServerProcess
 
 APPLICATION = "/Applications/Ollama.app/Contents/Resources/ollama"
@@ -32,13 +32,12 @@ def own_server(
     entry: MatrixEntry, settings: RunSettings, *, log_dir: Path, report: Report
 ) -> Iterator[tuple[str, ServerProcess]]:
     """Start a server and wait until it answers; gives its URL and its process."""
-    port = settings.bench_port or free_port()
-    check_port_free(port)
+    port = choose_port(settings)
     url = f"http://{LOOPBACK}:{port}"
     with ServerProcess.start(
         (program(entry), "serve", *entry.extra_args),
         env={**_environment(entry), **dict(entry.env), HOST: f"{LOOPBACK}:{port}"},
-        log_path=log_dir / f"{entry.path.stem}.{entry.id}.log",
+        log_path=log_path(entry, log_dir),
         grace_s=GRACE_S,
     ) as process:
         process.wait_ready(

@@ -56,7 +56,7 @@ class OpenAi(RunningBackend):
     def request_fields(
         self, session: Session, loaded: Loaded, prompt: Prompt, *, fixed_length: bool, cached: bool
     ) -> Mapping[str, Any]:
-        fields = {} if prompt.think is None else answers.thinking_kwargs(think=prompt.think)
+        fields = answers.thinking_kwargs(think=prompt.think)
         return {**fields, "ignore_eos": True} if fixed_length and session.entry.fixed_length else fields
 
     def check_answer(self, reply: Reply, loaded: Loaded) -> None:

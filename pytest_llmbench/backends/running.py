@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench.backends import answers, reach
-from pytest_llmbench.backends.base import Backend, Report, TargetInfo
-from pytest_llmbench.backends.llama_server import context_tokens, llama_timings, needed_tokens
+from pytest_llmbench.backends.base import (
+    FIRST,
+    OF_A_PROCESS,
+    Backend,
+    Report,
+    TargetInfo,
+    load_seconds,
+    refuse_fields,
+)
+from pytest_llmbench.backends.llama_server import context_tokens, llama_cached, llama_timings, needed_tokens
 from pytest_llmbench.backends.server import api_key
 from pytest_llmbench.backends.watched import OpenClient, WatchedClient
 from pytest_llmbench.chat import CHAT_PATH, ChatClient, Reply
@@ -20,13 +28,10 @@ from pytest_llmbench.errors import BenchError, RequestError, ServerStartError, S
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak, MemorySampler
 from pytest_llmbench.process import ServerProcess
-from pytest_llmbench.prompts import Message, Prompt
+from pytest_llmbench.prompts import Prompt
 from pytest_llmbench.sample import Sample, ServerTimings
 from pytest_llmbench.sse import OPENAI, Wire
 
-FIRST = Prompt(
-    name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
-)
 UNEVEN = 1.5
 """Without the model's tokenizer a prompt's length is an estimate; it may have this many times as many tokens."""
 MOST_CHARACTERS_PER_TOKEN = 12
@@ -95,7 +100,7 @@ class RunningBackend(Backend):
 
     chat_path: ClassVar[str] = CHAT_PATH
     wire: ClassVar[Wire] = OPENAI
-    meaningless: ClassVar[tuple[str, ...]] = ("extra_args", "env", "server_binary")
+    meaningless: ClassVar[tuple[str, ...]] = OF_A_PROCESS
     family: ClassVar[str] = ""
     workers: ClassVar[str] = ""
     """Which processes hold the model: see `reach.serving_pids`."""
@@ -144,8 +149,7 @@ class RunningBackend(Backend):
         answers.check_model(reply, loaded.answers)
 
     def cached_tokens(self, reply: Reply) -> int | None:
-        found: int | None = reply.timings.get("cache_n")
-        return answers.cached_tokens(reply) if found is None else found
+        return llama_cached(reply)
 
     def timings(self, session: Session, loaded: Loaded, reply: Reply) -> ServerTimings:
         """The server's own figures; by default llama.cpp's, which runs under many and is copied by others."""
@@ -157,9 +161,7 @@ class RunningBackend(Backend):
         yield Place(url=self.url(entry))
 
     def check(self, entry: MatrixEntry) -> None:
-        for name in self.meaningless:
-            if getattr(entry, name):
-                raise Unavailable(f"{self.name} starts no process that could get {name}", fix=f"take out {name}")
+        refuse_fields(entry, self.meaningless, who=self.name)
         self.find(entry)
 
     @contextmanager
@@ -231,8 +233,7 @@ class RunningTarget:
         self._ask(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
         answered_ns = time.monotonic_ns()
         reply = self._ask(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
-        first_ns = reply.deltas[0].at_ns if reply.deltas else reply.end_ns
-        load_s = max(0.0, (answered_ns - begun_ns - first_ns) / 1e9) if self._backend.times_load else None
+        load_s = load_seconds(begun_ns, answered_ns, reply) if self._backend.times_load else None
         version = self._backend.version(self._session)
         self.info = replace(self.info, load_s=load_s, version=version, fingerprint=reply.fingerprint)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models
 from pytest_llmbench.backends import answers
-from pytest_llmbench.backends.base import Backend, Report, TargetInfo
+from pytest_llmbench.backends.base import Backend, Report, TargetInfo, load_seconds, log_path
 from pytest_llmbench.backends.readiness import FirstAnswer
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient, Reply
@@ -124,15 +124,14 @@ class ServerBackend(Backend):
     def open(
         self, entry: MatrixEntry, settings: RunSettings, *, log_dir: Path, report: Report
     ) -> Iterator[ServerTarget]:
-        port = settings.bench_port or free_port()
-        check_port_free(port)
+        port = choose_port(settings)
         launch = self.launch(entry, settings, port)
         report(f"starting {self.name} on {launch.model.name}")
         with (
             ServerProcess.start(
                 launch.command,
                 env={**self.environment(), **dict(entry.env)},
-                log_path=log_dir / f"{entry.path.stem}.{entry.id}.log",
+                log_path=log_path(entry, log_dir),
                 secrets=[launch.api_key] if launch.api_key else [],
                 grace_s=GRACE_S,
             ) as process,
@@ -183,14 +182,12 @@ class ServerTarget:
     def wait_ready(self, port: int, *, timeout_s: float, report: Report) -> None:
         """Wait for a one-token completion by the expected model, from a listener that is ours.
 
-        `load_s` is the time from spawn to that completion, less what a second one takes to its first token: the first
-        one may have waited for the load itself (several servers say they are healthy before they have a model).
+        `load_s` counts from spawn (see `load_seconds`): several servers say they are healthy before they have a model.
         """
         first = FirstAnswer(self._process, port, ask=self._ask, loading_statuses=self._backend.loading_statuses)
         answered_ns = first.wait(timeout_s=timeout_s, report=report)
         reply = self._watched.stream(self._one_token, timeout_s=timeout_s)
-        first_ns = reply.deltas[0].at_ns if reply.deltas else reply.end_ns
-        load_s = max(0.0, (answered_ns - self._process.spawned_ns - first_ns) / 1e9)
+        load_s = load_seconds(self._process.spawned_ns, answered_ns, reply)
         self.info = replace(self.info, load_s=load_s, fingerprint=reply.fingerprint)
 
     def check_proof(self, entry: MatrixEntry) -> None:
@@ -202,11 +199,9 @@ class ServerTarget:
     def stream(
         self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
     ) -> Sample:
-        fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=fixed_length, cached=cached)
-        body = answers.chat_body(
-            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields=fields
+        reply = self._answer(
+            prompt, max_tokens=max_tokens, temperature=temperature, fixed_length=fixed_length, cached=cached
         )
-        reply = self._answer(body)
         return answers.to_sample(
             prompt,
             reply,
@@ -220,11 +215,9 @@ class ServerTarget:
     def call_tools(
         self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], *, max_tokens: int, temperature: float
     ) -> Reply:
-        fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=False, cached=False)
-        body = answers.chat_body(
-            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields=fields
+        return self._answer(
+            prompt, max_tokens=max_tokens, temperature=temperature, fixed_length=False, cached=False, tools=list(tools)
         )
-        return self._answer({**body, "tools": list(tools)})
 
     def reset_peak_memory(self) -> None:
         self._sampler.reset()
@@ -232,7 +225,13 @@ class ServerTarget:
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
-    def _answer(self, body: Mapping[str, Any]) -> Reply:
+    def _answer(
+        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool, cached: bool, **more: Any
+    ) -> Reply:
+        fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=fixed_length, cached=cached)
+        body = answers.chat_body(
+            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields={**fields, **more}
+        )
         reply = self._watched.stream(body)
         answers.check_model(reply, self._launch.model_name)
         return reply
@@ -247,6 +246,13 @@ class ServerTarget:
         reply = self._client.stream(self._one_token, timeout_s=timeout_s)
         answers.check_model(reply, self._launch.model_name)
         return reply
+
+
+def choose_port(settings: RunSettings) -> int:
+    """The fixed port, else a free one. PortInUse where somebody listens on it."""
+    port = settings.bench_port or free_port()
+    check_port_free(port)
+    return port
 
 
 def _refuse_addresses(entry: MatrixEntry) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
-from pytest_llmbench.backends.llama_server import LlamaServer, context_tokens, value_of
+from pytest_llmbench.backends.llama_server import LlamaServer, context_tokens, left_open, value_of
 from pytest_llmbench.backends.programs import find_program, installed_version
 from pytest_llmbench.backends.server import HOST, Launch
 from pytest_llmbench.backends.watched import WatchedClient
@@ -42,10 +42,7 @@ class UnslothStudio(LlamaServer):
         shown = f"{named}:{variant}".rstrip(":") if by_name else str(model)
         words = ["--model", shown, "--host", HOST, "--port", str(port), "--api-only", "--disable-tools"]
         defaults = {CONTEXT: str(context_tokens(settings)), PARALLEL: "1"}
-        for names, value in defaults.items():
-            if value_of(entry.extra_args, names) is None:
-                words += [names[0], value]
-        return words
+        return words + left_open(entry.extra_args, defaults)
 
     def model(self, entry: MatrixEntry) -> Path:
         return models.find(entry.model_id, beside=entry.path)

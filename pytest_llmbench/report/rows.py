@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmbench import stats
 from pytest_llmbench.figures import Loaded, Source, Subject, Values
-from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL, ParityPoint
+from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL, ParityPoint, point_id
 from pytest_llmbench.record import Result
 
 DIGITS: Final = 6
@@ -27,16 +26,19 @@ Row = dict[str, Any]
 
 def page_data(loaded: Loaded) -> dict[str, Any]:
     """`sources` and `rows`; a row's `source` is an index."""
-    sources: dict[tuple[Path, str, str], dict[str, Any]] = {}
+    numbers: dict[tuple[Path, str, str], int] = {}
+    sources: list[dict[str, Any]] = []
     limits = {id(source): (record.gate, record.goal) for source, record in loaded.parities}
     index: dict[int, int] = {}
     for source in [*loaded.sources, *(subject.source for subject in loaded.subjects)]:
         key = (source.path, source.created, source.fingerprint)
-        sources.setdefault(key, _source(source, *limits.get(id(source), (DEFAULT_GATE, DEFAULT_GOAL))))
-        index[id(source)] = list(sources).index(key)
+        if key not in numbers:
+            numbers[key] = len(sources)
+            sources.append(_source(source, *limits.get(id(source), (DEFAULT_GATE, DEFAULT_GOAL))))
+        index[id(source)] = numbers[key]
     points = _points(loaded)
     rows = [row for subject in loaded.subjects for row in _rows(subject, index[id(subject.source)], points)]
-    return {"sources": list(sources.values()), "rows": rows + _other_tests(loaded, index)}
+    return {"sources": sources, "rows": rows + _other_tests(loaded, index)}
 
 
 def _source(source: Source, gate: float, goal: float) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def _power(found: Any) -> dict[str, Any]:
 def _points(loaded: Loaded) -> dict[tuple[str, str], ParityPoint]:
     """A parity record's points by file and subject."""
     return {
-        (str(record.path), f"{model.name}-{point.section}-{point.name}"): point
+        (str(record.path), point_id(model.name, point.section, point.name)): point
         for _, record in loaded.parities
         for model in record.models
         for point in model.points
@@ -92,7 +94,7 @@ def _rows(subject: Subject, source: int, points: Mapping[tuple[str, str], Parity
     yield _row(subject, source, subject.metrics) | _place(subject, point, 0)
     if not subject.facts.get("reference"):
         return
-    backend, _, version = subject.facts["reference"].rpartition(" ")
+    backend, version = subject.facts["reference"], subject.facts["reference_version"]
     baseline = _row(subject, source, subject.reference)
     silent = {"odd": [], "verdicts": [], "reason": subject.reason if not subject.reference else ""}
     status = "reference" if subject.reference else "skipped"
@@ -154,13 +156,12 @@ def _is_shown(name: str) -> bool:
 
 
 def _figure(values: Values) -> list[Any]:
-    """[value, low, high, samples, how]: bounds of the median where samples are enough, else the samples' range."""
+    """[value, low, high, samples, how], as `Values.spread` has them."""
     samples = [rounded(sample) for sample in values.samples]
-    if len(samples) < 2:
+    if (spread := values.spread) is None:
         return [rounded(values.value), None, None, samples, ""]
-    bounds = stats.median_bounds(values.samples)
-    low, high = bounds or (min(values.samples), max(values.samples))
-    return [rounded(values.value), rounded(low), rounded(high), samples, "bounds" if bounds else "range"]
+    low, high, how = spread
+    return [rounded(values.value), rounded(low), rounded(high), samples, how]
 
 
 def rounded(value: float) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running_kit import Running
 from server_kit import SOURCES, Fake, Flavour, drafted, entry, flavours, open_target, pinned
 
 from pytest_llmbench.backends.base import Target
@@ -53,3 +54,17 @@ def bench(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), str(SOURCES / "engine")]))
     pytester.makefile(".toml", pytest='[pytest]\nfilterwarnings = ["error"]\n')
     return pytester
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Makes a running server: `running("ollama", load_s=1)`."""
+    made: list[Running] = []
+
+    def make(dialect: str, **plan: Any) -> Running:
+        made.append(Running(tmp_path, dialect, **plan))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from server_kit import HERE, settings, wait_until, write_program
+from server_kit import HERE, read_record, settings, wait_until, write_program
 
 from pytest_llmbench.backends import builtin_backends, reach
 from pytest_llmbench.backends.running import RunningTarget
@@ -82,11 +82,6 @@ def ollama_program(folder: Path, **plan: Any) -> Path:
     """A program like `ollama`, for a server of our own."""
     command = [sys.executable, "-I", "-S", str(HERE / "protocol_server.py"), str(write_plan(folder, "ollama", **plan))]
     return write_program(folder / "ollama", command)
-
-
-def read_record(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def opened(

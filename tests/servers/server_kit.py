@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 
+import processes
 import pytest_llmbench
 from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.backends.base import Target
@@ -207,6 +207,12 @@ def prompt_for(target: Target, name: str = "short", *, think: bool | None = None
     return PromptMaker(target.tokenizer, think=think).make(builtin(name))
 
 
+def read_record(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file, none where there is no file yet."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 class Fake:
     """The fake server with a plan, in place of a backend's program."""
 
@@ -223,16 +229,7 @@ class Fake:
         self.entry = entry(flavour, model)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = self.record.read_text(encoding="utf-8").splitlines() if self.record.exists() else []
-        return [found for line in lines if (found := json.loads(line))["event"] == name]
-
-
-def is_running(pid: int) -> bool:
-    """Whether `pid` exists and isn't merely waiting to be reaped."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return [event for event in read_record(self.record) if event["event"] == name]
 
 
 def group_members(group: int) -> list[int]:
@@ -240,7 +237,7 @@ def group_members(group: int) -> list[int]:
     found = []
     for pid in psutil.pids():
         try:
-            if os.getpgid(pid) == group and is_running(pid):
+            if os.getpgid(pid) == group and processes.is_running(pid):
                 found.append(pid)
         except (ProcessLookupError, PermissionError):
             continue
@@ -248,12 +245,8 @@ def group_members(group: int) -> list[int]:
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Wait for `true()`; after a generous time the test fails with `what`."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still not so after {PATIENCE_S:g} s: {what}")
-        time.sleep(0.02)
+    """As for any process; servers get more time."""
+    processes.wait_until(true, what, patience_s=PATIENCE_S)
 
 
 class Recorder:
@@ -269,8 +262,7 @@ class Recorder:
         self.program = write_program(folder / f"recorded-{flavour.name}", command)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = self.record.read_text(encoding="utf-8").splitlines() if self.record.exists() else []
-        return [found for line in lines if (found := json.loads(line))["event"] == name]
+        return [event for event in read_record(self.record) if event["event"] == name]
 
 
 def recorded_entry(recorder: Recorder, flavour: Flavour, model: Path, **fields: Any) -> dict[str, Any]:

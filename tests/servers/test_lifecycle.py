@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server_kit import Fake, Flavour, entry, flavours, is_running, open_target
+from server_kit import Fake, Flavour, entry, flavours, open_target
 
+from processes import is_running
 from pytest_llmbench.backends.base import Target
 from pytest_llmbench.errors import PortInUse, ServerStartError, ServerTimeout
 from pytest_llmbench.ports import free_port, port_owner

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running_kit import Running, measure, ollama_program, opened, read_record
-from server_kit import is_running, settings, wait_until
+from running_kit import Running, measure, ollama_program, opened
+from server_kit import read_record, settings, wait_until
 
+from processes import is_running
 from pytest_llmbench.backends.llama_server import context_tokens
 from pytest_llmbench.backends.ollama import Ollama
 from pytest_llmbench.errors import RequestError, ServerCrashed, ServerStartError, ServerTimeout, Unavailable
@@ -19,6 +20,7 @@ from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.ports import free_port, port_owner
 from pytest_llmbench.prompts import Message, Prompt
 
+MakeRunning = Callable[..., Running]
 NAME = "qwen3:0.6b"
 CACHE = (("OLLAMA_KV_CACHE_TYPE", "q8_0"), ("OLLAMA_FLASH_ATTENTION", "1"))
 
@@ -46,10 +48,8 @@ def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    server = Running(tmp_path, "ollama")
-    yield server
-    server.stop()
+def ollama(running: MakeRunning) -> Running:
+    return running("ollama")
 
 
 def test_without_ollama_the_fix_installs_it_and_fetches_the_model() -> None:
@@ -95,25 +95,25 @@ def test_where_none_runs_one_of_our_own_is_started_and_stopped(tmp_path: Path) -
 
 
 def test_the_one_that_ollama_host_names_is_used(
-    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ollama: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", running.url.removeprefix("http://"))
+    monkeypatch.setenv("OLLAMA_HOST", ollama.url.removeprefix("http://"))
     with opened(entry(), tmp_path) as target:
-        assert target.info.base_url == running.url
+        assert target.info.base_url == ollama.url
         assert target.info.pid is None
-    assert running.process.poll() is None
+    assert ollama.process.poll() is None
 
 
 def test_variables_of_an_entry_need_a_server_of_its_own(
-    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ollama: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", running.url.removeprefix("http://"))
+    monkeypatch.setenv("OLLAMA_HOST", ollama.url.removeprefix("http://"))
     folder = tmp_path / "own"
     folder.mkdir()
     program = ollama_program(folder, log='msg=load request="{KvSize:512 KvCacheType:q8_0 NumThreads:8}"')
     with opened(entry(env=CACHE, kv_cache="q8_0", server_binary=str(program)), tmp_path) as target:
-        assert target.info.base_url != running.url
-    assert not running.chats
+        assert target.info.base_url != ollama.url
+    assert not ollama.chats
 
 
 @pytest.mark.parametrize(
@@ -152,31 +152,31 @@ def test_values_that_contradict_each_other_are_said(changes: dict[str, Any], wor
     assert words in str(caught.value)
 
 
-def test_each_request_has_the_context_of_the_load_and_lets_nothing_be_cut(running: Running, tmp_path: Path) -> None:
-    with opened(running.entry(), tmp_path) as target:
+def test_each_request_has_the_context_of_the_load_and_lets_nothing_be_cut(ollama: Running, tmp_path: Path) -> None:
+    with opened(ollama.entry(), tmp_path) as target:
         measure(target)
-    _, load, _ = running.asked("/api/generate")
-    contexts = {body["options"]["num_ctx"] for body in [load, *running.chats]}
+    _, load, _ = ollama.asked("/api/generate")
+    contexts = {body["options"]["num_ctx"] for body in [load, *ollama.chats]}
     assert len(contexts) == 1
-    assert all((body["truncate"], body["shift"]) == (False, False) for body in running.chats)
-    assert all(body["stream"] is True for body in running.chats)
-    assert running.chats[2]["options"]["num_predict"] == 64
-    assert running.chats[2]["options"]["temperature"] == 0.0
+    assert all((body["truncate"], body["shift"]) == (False, False) for body in ollama.chats)
+    assert all(body["stream"] is True for body in ollama.chats)
+    assert ollama.chats[2]["options"]["num_predict"] == 64
+    assert ollama.chats[2]["options"]["temperature"] == 0.0
 
 
-def test_a_prompt_that_is_too_long_is_an_error(running: Running, tmp_path: Path) -> None:
+def test_a_prompt_that_is_too_long_is_an_error(ollama: Running, tmp_path: Path) -> None:
     words = Prompt(
         name="long", messages=(Message(role="user", content="word " * 4000),), tokens=None, exact=False, shared_tokens=0
     )
     with (
-        opened(running.entry(), tmp_path) as target,
+        opened(ollama.entry(), tmp_path) as target,
         pytest.raises(RequestError, match="HTTP 400: the input length exceeds the context length"),
     ):
         target.stream(words, max_tokens=4, temperature=0.0)
 
 
-def test_counts_durations_and_the_cache_are_read_from_the_last_line(running: Running, tmp_path: Path) -> None:
-    with opened(running.entry(), tmp_path) as target:
+def test_counts_durations_and_the_cache_are_read_from_the_last_line(ollama: Running, tmp_path: Path) -> None:
+    with opened(ollama.entry(), tmp_path) as target:
         measured = measure(target)
     sample, cached = measured.samples[0], measured.cached
     assert cached is not None
@@ -192,9 +192,9 @@ def test_counts_durations_and_the_cache_are_read_from_the_last_line(running: Run
     assert cached.timings.prefill_tok_s == 2.0
 
 
-def test_a_model_that_is_partly_on_the_cpu_is_reported(running: Running, tmp_path: Path) -> None:
+def test_a_model_that_is_partly_on_the_cpu_is_reported(ollama: Running, tmp_path: Path) -> None:
     said: list[str] = []
-    with opened(running.entry(), tmp_path, said=said):
+    with opened(ollama.entry(), tmp_path, said=said):
         pass
     assert "ollama: 900 of the model's 1000 bytes are on the GPU" in said
 
@@ -231,22 +231,19 @@ def test_a_stranger_on_the_port_of_our_own_is_not_talked_to(tmp_path: Path) -> N
     assert not started[0].asked("/api/generate")
 
 
-def test_a_model_that_does_not_go_away_ends_in_a_timeout(tmp_path: Path) -> None:
-    server = Running(tmp_path, "ollama", keeps=True)
-    try:
-        with opened(server.entry(), tmp_path):
-            pass
-        with (
-            pytest.raises(ServerTimeout, match=r"Ollama still holds qwen3:0\.6b, 0\.4 s later"),
-            opened(server.entry(), tmp_path, server_timeout=0.4),
-        ):
-            pass
-    finally:
-        server.stop()
-
-
-def test_the_context_leaves_room_for_a_badly_guessed_length(running: Running, tmp_path: Path) -> None:
-    with opened(running.entry(), tmp_path):
+def test_a_model_that_does_not_go_away_ends_in_a_timeout(running: MakeRunning, tmp_path: Path) -> None:
+    server = running("ollama", keeps=True)
+    with opened(server.entry(), tmp_path):
         pass
-    _, load, _ = running.asked("/api/generate")
+    with (
+        pytest.raises(ServerTimeout, match=r"Ollama still holds qwen3:0\.6b, 0\.4 s later"),
+        opened(server.entry(), tmp_path, server_timeout=0.4),
+    ):
+        pass
+
+
+def test_the_context_leaves_room_for_a_badly_guessed_length(ollama: Running, tmp_path: Path) -> None:
+    with opened(ollama.entry(), tmp_path):
+        pass
+    _, load, _ = ollama.asked("/api/generate")
     assert load["options"]["num_ctx"] == context_tokens(settings()) * 1.5

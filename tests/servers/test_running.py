@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,6 @@ MakeRunning = Callable[..., Running]
 KEY = "sk-heron-2718-basalt"
 EVERY = pytest.mark.parametrize("dialect", list(CHATS))
 LOADING = pytest.mark.parametrize("dialect", [d for d in CHATS if d != "openai"])
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[MakeRunning]:
-    """Makes one running server."""
-    made: list[Running] = []
-
-    def make(dialect: str, **plan: Any) -> Running:
-        made.append(Running(tmp_path, dialect, **plan))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.stop()
 
 
 def check(server: Running, **changes: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,6 @@ from pytest_llmbench.errors import MeasurementError, RequestError, ServerStartEr
 from pytest_llmbench.matrix import MatrixEntry
 
 MakeRunning = Callable[..., Running]
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[MakeRunning]:
-    """Makes one running server."""
-    made: list[Running] = []
-
-    def make(dialect: str, **plan: Any) -> Running:
-        made.append(Running(tmp_path, dialect, **plan))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.stop()
 
 
 def why(entry: MatrixEntry) -> str:

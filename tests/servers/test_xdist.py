@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from server_kit import Recorder, flavours, is_running, pinned, recorded_entry
+from server_kit import Recorder, flavours, pinned, recorded_entry
+
+from processes import is_running
 
 
 def test_two_workers_never_run_two_servers_at_once(

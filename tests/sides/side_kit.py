@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from pytest_llmbench.sides.spec import SideSpec, builtin_sides
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 EXAMPLE = ROOT / "examples" / "side.py"
-PATIENCE_S = 30.0
 REAL = ("engine", "mlx-lm")
 
 
@@ -48,18 +43,3 @@ def by_rule(prompt: list[int], n: int) -> list[int]:
     for _ in range(n):
         text.append((31 * text[-1] + 7 * len(text)) % 1000)
     return text[len(prompt) :]
-
-
-def is_running(pid: int) -> bool:
-    """Whether `pid` exists and isn't merely waiting to be reaped."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, f"still not so after {PATIENCE_S:g} s: {what}"
-        time.sleep(0.02)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from side_kit import ROOT, broken_side, by_rule, is_running, rule_side, wait_until
+from side_kit import ROOT, broken_side, by_rule, rule_side
 
+from processes import is_running, wait_until
 from pytest_llmbench.errors import SideError
 from pytest_llmbench.sides.process import SideProcess
 from pytest_llmbench.sides.spec import SideSpec, builtin_sides

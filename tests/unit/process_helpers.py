@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
+from processes import is_running, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30.0
 
 SLEEP = "import time; time.sleep(300)"
 IGNORE_TERM = (
@@ -38,23 +35,6 @@ time.sleep(300)
 def python(program: str, *arguments: str) -> list[str]:
     """A command that runs `program`; -I -S only for a fast start."""
     return [sys.executable, "-I", "-S", "-c", program, *arguments]
-
-
-def is_running(pid: int) -> bool:
-    """Whether `pid` exists and isn't merely waiting to be reaped."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Wait for `true()`; after a generous time the test fails with `what`."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still not so after {PATIENCE_S:g} s: {what}")
-        time.sleep(0.02)
 
 
 def wait_gone(pid: int) -> None:

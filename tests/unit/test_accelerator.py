@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from process_helpers import REPOSITORY, wait_until
+from process_helpers import REPOSITORY
 
+from processes import wait_until
 from pytest_llmbench.accelerator import Accelerator
 from pytest_llmbench.errors import UsageError
 

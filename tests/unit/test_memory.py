@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_helpers import python, wait_gone, wait_until
+from process_helpers import python, wait_gone
 
+from processes import wait_until
 from pytest_llmbench import memory
 from pytest_llmbench.memory import MemorySampler, ProcessMemory, parse_pss, process_memory
 from pytest_llmbench.memory_macos import RusageInfoV4, footprint

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.parity import SECTIONS, ParityPoint, ParityResult, Side, judge, unit_of
+from pytest_llmbench.parity import SECTIONS, ParityPoint, ParityResult, Side, judge
 from pytest_llmbench.parity_checkpoint import Checkpoint
 from pytest_llmbench.parity_live import MeasuredPoint, MeasuredSection
 from pytest_llmbench.parity_plan import (
@@ -27,6 +27,7 @@ from pytest_llmbench.parity_planned import PlannedPoint, PlannedResult, PlannedS
 from pytest_llmbench.parity_record import ParityRecord
 from pytest_llmbench.parity_writer import ParityWriter, is_measured, section_facts
 from pytest_llmbench.sides.messages import Hello
+from pytest_llmbench.units import unit_of
 
 SCHEMA = Path(__file__).parents[2] / "pytest_llmbench" / "schema" / "parity-record.schema.json"
 CREATED = "2026-01-31T12:00:00.000+00:00"

@@ -20,13 +20,12 @@ from process_helpers import (
     PARENT_OF,
     REPOSITORY,
     SLEEP,
-    is_running,
     python,
     wait_gone,
     wait_text,
-    wait_until,
 )
 
+from processes import is_running, wait_until
 from pytest_llmbench.errors import PortInUse, RequestError, ServerCrashed, ServerStartError, ServerTimeout
 from pytest_llmbench.ports import FOREIGN
 from pytest_llmbench.process import ServerProcess, check_port_free, describe_exit, free_port, port_owner

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from process_helpers import wait_text, wait_until
+from process_helpers import wait_text
 
+from processes import wait_until
 from pytest_llmbench.progress import Progress, clock, eta_s
 
 CLEAR = "\r\x1b[2K"

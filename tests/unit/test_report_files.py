@@ -12,10 +12,10 @@ import pytest
 from record_kit import CSV_FOLDER, PARITY, command, result, run, save
 
 from pytest_llmbench import markdown
-from pytest_llmbench.export import unit
 from pytest_llmbench.figures import load
 from pytest_llmbench.report_files import RENDER
 from pytest_llmbench.summary_page import page
+from pytest_llmbench.units import unit_of
 
 SPEED = {"decode_tok_s": [40.0, 41.0, 42.0], "ttft_s": [0.5, 0.6, 0.7]}
 NUMBER = {"type": "number"}
@@ -108,7 +108,7 @@ def test_every_report_is_made_of_every_kind_of_record(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("name", "its_unit"), [("tok_s", "tok/s"), ("ttft_s", "s"), ("x_tokens", "tokens"), ("x", "")])
 def test_a_metrics_unit_is_in_its_name(name: str, its_unit: str) -> None:
-    assert unit(name) == its_unit
+    assert unit_of(name) == its_unit
 
 
 def test_the_page_says_the_verdict_first(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,14 +17,14 @@ import pytest
 from process_helpers import (
     IGNORE_TERM,
     PARENT_OF,
-    PATIENCE_S,
     REPOSITORY,
     SLEEP,
-    is_running,
     python,
     wait_gone,
     wait_text,
 )
+
+from processes import PATIENCE_S, is_running
 
 SCRIPT = REPOSITORY / "pytest_llmbench" / "supervise.py"
 
