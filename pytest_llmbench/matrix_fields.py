@@ -173,29 +173,39 @@ def _custom_prompt(nodes: NodeReader, item: Item) -> CustomPrompt:
         nodes.source.fail(item.key, f"the prompt {name!r} is built in; choose another name")
     if not isinstance(item.value, MappingNode):
         return CustomPrompt(name=name, text=nodes.filled(item.value))
-    readers: dict[str, Read] = {
-        "text": nodes.filled,
-        "system": nodes.string,
-        "max_tokens": partial(nodes.integer, low=1),
-    }
+    readers = prompt_readers(nodes)
     fields = nodes.record(item.value, readers, "a custom prompt")
     if "text" not in fields:
         nodes.source.fail(item.value, f"the custom prompt {name!r} has no `text`")
     return CustomPrompt(name=name, **nodes.values(nodes.without_nulls(fields, keep=("text",)), readers))
 
 
+def prompt_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of a custom prompt that is a mapping; names as in `CustomPrompt`."""
+    return {"text": nodes.filled, "system": nodes.string, "max_tokens": partial(nodes.integer, low=1)}
+
+
 def hardware(nodes: NodeReader, node: Node) -> Hardware:
     """Free text about the machine, and its memory in GB."""
-    readers: dict[str, Read] = {
-        **dict.fromkeys(("name", "platform", "chip", "os"), nodes.string),
-        "memory_gb": partial(nodes.number, positive=True),
-    }
+    readers = hardware_readers(nodes)
     return Hardware(**nodes.values(nodes.without_nulls(nodes.record(node, readers, "hardware")), readers))
+
+
+def hardware_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of `hardware`; names as in `Hardware`."""
+    text = dict.fromkeys(("name", "platform", "chip", "os"), nodes.string)
+    return {**text, "memory_gb": partial(nodes.number, positive=True)}
 
 
 def settings(nodes: NodeReader, node: Node) -> Settings:
     """Numbers within their bounds; `bench_port: null` asks for a free port."""
-    readers: dict[str, Read] = {
+    readers = setting_readers(nodes)
+    return Settings(**nodes.values(nodes.record(node, readers, "settings"), readers))
+
+
+def setting_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of `settings`, each with what reads its value; names as in `Settings`."""
+    return {
         "runs": partial(nodes.integer, low=1, high=MOST_RUNS),
         "warmup": partial(nodes.integer, high=MOST_RUNS),
         "max_tokens": partial(nodes.integer, low=1),
@@ -205,4 +215,3 @@ def settings(nodes: NodeReader, node: Node) -> Settings:
         "bench_port": lambda port: None if nodes.is_null(port) else nodes.integer(port, low=1, high=65535),
         "fixed_length": nodes.boolean,
     }
-    return Settings(**nodes.values(nodes.record(node, readers, "settings"), readers))

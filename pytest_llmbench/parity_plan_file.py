@@ -75,13 +75,14 @@ def load(path: Path) -> ParityPlan:
 
 
 def _head(nodes: NodeReader, node: Node) -> dict[str, Any]:
-    name = partial(identifier, nodes)
-    readers: dict[str, Read] = {
-        "candidate": name,
-        "baseline": name,
-        "baseline_version": partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"'),
-    }
+    readers = head_readers(nodes)
     return nodes.values(nodes.without_nulls(nodes.record(node, readers, "parity")), readers)
+
+
+def head_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of `parity`, each with what reads its value; names as in `ParityPlan`."""
+    name = partial(identifier, nodes)
+    return {"candidate": name, "baseline": name, "baseline_version": _version(nodes)}
 
 
 def _own_sides(nodes: NodeReader, node: Node) -> tuple[PlanSide, ...]:
@@ -90,15 +91,20 @@ def _own_sides(nodes: NodeReader, node: Node) -> tuple[PlanSide, ...]:
 
 
 def _own_side(nodes: NodeReader, name: str, node: Node) -> PlanSide:
-    readers: dict[str, Read] = {
-        "command": partial(_command, nodes),
-        "env": partial(environment, nodes),
-        "version": partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"'),
-    }
+    readers = side_readers(nodes)
     own = nodes.without_nulls(nodes.record(node, readers, f"the side {name}"), keep=("command",))
     if "command" not in own:
         nodes.source.fail(node, f"the side {name} has no `command`")
     return PlanSide(name=name, **nodes.values(own, readers))
+
+
+def side_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of one of `sides`, each with what reads its value; names as in `PlanSide`."""
+    return {"command": partial(_command, nodes), "env": partial(environment, nodes), "version": _version(nodes)}
+
+
+def _version(nodes: NodeReader) -> Read:
+    return partial(_matching, nodes, pattern=_VERSION, what='a version such as "0.32.2"')
 
 
 def _command(nodes: NodeReader, node: Node) -> tuple[str, ...]:
@@ -114,7 +120,7 @@ def _command(nodes: NodeReader, node: Node) -> tuple[str, ...]:
 
 
 def _settings(nodes: NodeReader, node: Node) -> ParitySettings:
-    own = nodes.record(node, (*_setting_readers(nodes, ParitySettings()), "tiers"), "settings")
+    own = nodes.record(node, (*setting_readers(nodes, ParitySettings()), "tiers"), "settings")
     tiers = nodes.record(own.pop("tiers"), TIERS, "tiers") if "tiers" in own else {}
     base = _changed(nodes, ParitySettings(), own)
     found = tuple(_tier(nodes, base, name, tiers[name]) for name in TIERS if name in tiers)
@@ -125,12 +131,12 @@ def _settings(nodes: NodeReader, node: Node) -> ParitySettings:
 
 
 def _tier(nodes: NodeReader, base: ParitySettings, name: str, node: Node) -> ParitySettings:
-    own = nodes.record(node, _setting_readers(nodes, base), f"the tier {name}")
+    own = nodes.record(node, setting_readers(nodes, base), f"the tier {name}")
     return replace(_changed(nodes, base, own), tier=name)
 
 
 def _changed(nodes: NodeReader, base: ParitySettings, own: Mapping[str, Node]) -> ParitySettings:
-    values = nodes.values(own, _setting_readers(nodes, base))
+    values = nodes.values(own, setting_readers(nodes, base))
     return replace(base, **values.pop("gates", {}), **values)
 
 
@@ -143,7 +149,7 @@ def _require_rounds(nodes: NodeReader, node: Node, settings: ParitySettings) -> 
         )
 
 
-def _setting_readers(nodes: NodeReader, base: ParitySettings) -> dict[str, Read]:
+def setting_readers(nodes: NodeReader, base: ParitySettings) -> dict[str, Read]:
     """What reads each setting; a mapping's missing keys are those of `base`."""
     count, runs = partial(nodes.integer, low=1, high=MOST_TOKENS), partial(nodes.integer, low=1, high=MOST_RUNS)
     return {
@@ -166,6 +172,7 @@ def _part(nodes: NodeReader, node: Node, base: T, readers: Mapping[str, Read], w
 
 
 def _limits(nodes: NodeReader, node: Node) -> dict[str, float]:
+    """`gate` and `goal`, ratios above 0."""
     readers: dict[str, Read] = dict.fromkeys(("gate", "goal"), partial(nodes.number, positive=True))
     return nodes.values(nodes.record(node, readers, "gates"), readers)
 
@@ -200,7 +207,7 @@ def _models(nodes: NodeReader, node: Node) -> tuple[ParityPlanModel, ...]:
     items = nodes.items(node)
     if not items:
         nodes.source.fail(node, "the list of models is empty")
-    readers = _model_readers(nodes)
+    readers = model_readers(nodes)
     found: dict[str, ParityPlanModel] = {}
     for item in items:
         own = nodes.record(item, readers, "a model")
@@ -212,7 +219,8 @@ def _models(nodes: NodeReader, node: Node) -> tuple[ParityPlanModel, ...]:
     return tuple(replace(model, name=names[model.id]) for model in found.values())
 
 
-def _model_readers(nodes: NodeReader) -> dict[str, Read]:
+def model_readers(nodes: NodeReader) -> dict[str, Read]:
+    """The keys of one of `models`, each with what reads its value; names as in `ParityPlanModel`."""
     count = partial(nodes.integer, low=1, high=MOST_TOKENS)
     section = partial(nodes.choice, names=SECTIONS, what="section")
     return {
@@ -244,6 +252,7 @@ def _model(nodes: NodeReader, node: Node, own: Mapping[str, Node], readers: Mapp
 
 
 def _model_id(nodes: NodeReader, node: Node) -> str:
+    """A name as on Hugging Face: `owner/name`."""
     name = nodes.string(node)
     if len(name) > LONGEST_NAME or not MODEL_ID.fullmatch(name):
         nodes.source.fail(node, f"{short(name)} is no model id such as mlx-community/Qwen3-0.6B-4bit")
