@@ -22,6 +22,7 @@ from typing import Any
 
 from pytest_llmbench.errors import Unavailable
 
+_IN_CACHE = re.compile(r"/models--(?P<owner>[^/]+?)--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]+)/(?P<file>.+)$")
 _PART = re.compile(r"(?:-\d{5}-of-(?P<count>\d{5}))?\.gguf$")
 
 
@@ -106,6 +107,12 @@ def _looks_like_path(model_id: str) -> bool:
 def _path_fix(model_id: str) -> str:
     if model_id.startswith("checkpoints/"):
         return "llmbench checkpoint tiny checkpoints"
+    path = Path(model_id)
+    if in_cache := _IN_CACHE.search(model_id):
+        owner, repo, commit, file = in_cache.groups()
+        return f"hf download {owner}/{repo} {file} --revision {commit}"
+    if path.suffix == ".gguf":
+        return f"hf download OWNER/NAME {path.name} --local-dir {path.parent}, or correct model_id"
     return f"put the file there, or correct model_id {model_id!r}"
 
 

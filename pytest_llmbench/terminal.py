@@ -106,7 +106,7 @@ def _readiness_row(bench: Bench, entry: MatrixEntry) -> Row:
     state, why = "yes", ""
     error = bench.unavailable(entry) if entry.enabled else None
     if not entry.enabled:
-        state, why = "off", f"disabled: {entry.reason}"
+        state, why = "off", f"disabled: {entry.reason}; to try it: enabled: true in {entry.path.name}:{entry.line}"
     elif error is not None:
         state, why = "no", str(error) + (f" (needs: {entry.prereq})" if entry.prereq else "")
     return (entry.id, entry.backend, entry.model_id, entry.quant or units.MISSING, entry.kv_cache, state, why)

@@ -103,6 +103,19 @@ def refuse_fields(entry: MatrixEntry, fields: Iterable[str], *, who: str) -> Non
             raise Unavailable(f"{who} starts no process that could get {field}", fix=f"take out {field}")
 
 
+def check_each(*checks: Callable[[], object]) -> None:
+    """Run all `checks`: one Unavailable tells everything that they miss, and the fixes in their order."""
+    missing = []
+    for check in checks:
+        try:
+            check()
+        except Unavailable as error:
+            missing.append(error)
+    if missing:
+        fixes = ", then ".join(error.fix for error in missing if error.fix)
+        raise Unavailable(", and ".join(error.reason for error in missing), fix=fixes) from missing[0]
+
+
 def log_path(entry: MatrixEntry, log_dir: Path) -> Path:
     """Where the output of the entry's process goes."""
     return log_dir / f"{entry.path.stem}.{entry.id}.log"

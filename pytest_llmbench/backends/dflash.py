@@ -6,10 +6,12 @@ It answers to any model's name, so that only `/metrics` tells what it has loaded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
+from pytest_llmbench.backends.base import check_each
 from pytest_llmbench.backends.llama_server import value_of
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
@@ -40,10 +42,8 @@ class DFlash(MlxLm):
         # What an earlier server left on the disk would answer for this one.
         return words if set(DISK_CACHE) & set(entry.extra_args) else [*words, "--no-prefix-cache-l2"]
 
-    def model(self, entry: MatrixEntry) -> Path:
-        found = super().model(entry)
-        self._draft(entry)
-        return found
+    def check(self, entry: MatrixEntry) -> None:
+        check_each(partial(super().check, entry), lambda: self._draft(entry))
 
     def extra_arguments(self, entry: MatrixEntry) -> Sequence[str]:
         """With the draft's folder in the place of its name."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_llmbench.backends.base import Backend, Report
+from pytest_llmbench.backends.base import Backend, Report, check_each
 from pytest_llmbench.backends.diffusion_target import DiffusionTarget
 from pytest_llmbench.backends.llama_server import CONTEXT, LAYERS, gguf_file, left_open, parse_version, value_of
 from pytest_llmbench.backends.programs import find_program, program_output
@@ -46,8 +46,7 @@ class DiffusionCli(Backend):
         for word in entry.extra_args:
             if word.partition("=")[0] in OURS:
                 raise Unavailable(f"extra_args set {word}", fix="take it out: model and prompt come from the entry")
-        self.binary(entry)
-        self.model(entry)
+        check_each(lambda: self.binary(entry), lambda: self.model(entry))
 
     @contextmanager
     def open(

@@ -47,10 +47,11 @@ class LiteRtLm(ServerBackend):
     def model(self, entry: MatrixEntry) -> Path:
         named, _ = split_model_id(entry.model_id)
         imported = _home(entry) / "models" / named.replace("/", "--") / "model.litertlm"
+        fetch = f"litert-lm import --from-huggingface-repo OWNER/NAME FILE.litertlm {named}"
         if imported.is_file():
-            return _check_file(imported, fix=f"litert-lm import FILE.litertlm {named}")
+            return _check_file(imported, fix=fetch)
         if not named.endswith(".litertlm"):
-            raise Unavailable(f"litert-lm has no model {named}", fix=f"litert-lm import FILE.litertlm {named}")
+            raise Unavailable(f"litert-lm has no model {named}", fix=fetch)
         return _check_file(models.find(named, beside=entry.path), fix="fetch it again")
 
     def model_name(self, entry: MatrixEntry, model: Path) -> str:

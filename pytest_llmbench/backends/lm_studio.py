@@ -52,19 +52,19 @@ class LmStudio(RunningBackend):
             raise Unavailable(f"LM Studio answers {LIST} with HTTP {answer.status}", fix="update it to 0.4 or later")
         row, wanted = model_row(answer.json, entry.model_id), FORMATS.get(entry.fmt)
         if row is None:
-            raise Unavailable(f"LM Studio has no model {entry.model_id}", fix=f"lms get {entry.model_id}")
+            raise Unavailable(f"LM Studio has no model {entry.model_id}", fix=_get(entry))
         if wanted and row.get("format") not in (None, wanted):
-            fix = f"lms get {entry.model_id} --{wanted}"
-            raise Unavailable(f"LM Studio has {row['key']} as {row['format']}, not as {wanted}", fix=fix)
+            raise Unavailable(f"LM Studio has {row['key']} as {row['format']}, not as {wanted}", fix=_get(entry))
 
     def _absent(self, entry: MatrixEntry) -> Unavailable:
+        start = f"lms server start, then {_get(entry)}"
         if entry.fmt == "MLX" and sys.platform != "darwin":
-            return Unavailable("LM Studio runs MLX models on macOS only", fix="use a Mac with Apple silicon")
+            on_a_mac = f"on a Mac with Apple silicon: install LM Studio, then {start}"
+            return Unavailable("LM Studio runs MLX models on macOS only", fix=on_a_mac)
         if entry.server_url:
             return Unavailable(f"no LM Studio answers at {entry.server_url}", fix="start it there: lms server start")
         installed = shutil.which("lms", path=os.path.expanduser("~/.lmstudio/bin")) or shutil.which("lms")  # noqa: PTH111
         what = "LM Studio's server doesn't run" if installed else "LM Studio is not installed"
-        start = f"lms server start, then lms get {entry.model_id}"
         return Unavailable(what, fix=start if installed else f"install LM Studio, then {start}")
 
     def load(self, session: Session) -> Loaded:
@@ -99,6 +99,12 @@ class LmStudio(RunningBackend):
 
     def timings(self, session: Session, loaded: Loaded, reply: Reply) -> ServerTimings:
         return ServerTimings(decode_tok_s=reply.timings.get("tokens_per_second") or None)
+
+
+def _get(entry: MatrixEntry) -> str:
+    """The command that fetches the entry's model, in its format."""
+    wanted = FORMATS.get(entry.fmt)
+    return f"lms get {entry.model_id}" + (f" --{wanted}" if wanted else "")
 
 
 def _row(session: Session) -> dict[str, Any]:

@@ -53,10 +53,12 @@ class MlxLmTurboQuant(MlxLm):
 
     def check(self, entry: MatrixEntry) -> None:
         wanted = wanted_bits(entry)
-        if len(wanted) == 2 and self.binary(entry)[1:]:
-            raise Unavailable(f"{WITH_SUBCOMMAND} has one width for keys and values", fix=USE_SERVE)
         super().check(entry)
-        if self.binary(entry)[1:] and (other := other_layers(self.model(entry))):
+        if not self.binary(entry)[1:]:
+            return
+        if len(wanted) == 2:
+            raise Unavailable(f"{WITH_SUBCOMMAND} has one width for keys and values", fix=USE_SERVE)
+        if other := other_layers(self.model(entry)):
             # It gives each layer the same cache, and then closes every request's connection without an answer.
             raise Unavailable(f"{WITH_SUBCOMMAND} can't serve a model with {', '.join(other)}", fix=USE_SERVE)
 

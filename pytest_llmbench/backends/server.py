@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models
 from pytest_llmbench.backends import answers
-from pytest_llmbench.backends.base import Backend, Report, TargetInfo, load_seconds, log_path
+from pytest_llmbench.backends.base import Backend, Report, TargetInfo, check_each, load_seconds, log_path
 from pytest_llmbench.backends.readiness import FirstAnswer
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient, Reply
@@ -104,9 +104,7 @@ class ServerBackend(Backend):
 
     def check(self, entry: MatrixEntry) -> None:
         _refuse_addresses(entry)
-        self.binary(entry)
-        self.model(entry)
-        api_key(entry)
+        check_each(lambda: self.binary(entry), lambda: self.model(entry), lambda: api_key(entry))
 
     def launch(self, entry: MatrixEntry, settings: RunSettings, port: int) -> Launch:
         model = self.model(entry)

