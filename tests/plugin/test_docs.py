@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/add-a-server.md",
     "docs/matrix.md",
     "docs/metrics.md",
     "docs/ci.md",
@@ -104,18 +105,3 @@ def test_examples_of_plans_are_plans(page: str, tmp_path: Path) -> None:
 def test_metrics_page_defines_every_metric() -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     assert {name for name in (*sample.SAMPLE_METRICS, *matrix.METRICS) if f"`{name}`" not in page} == set()
-
-
-def test_server_of_the_contributing_page_measures_a_real_model(
-    pytester: pytest.Pytester, tiny_checkpoints: Path
-) -> None:
-    program = pytester.path / "my-server"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(Path(sys.executable).parent / "mlx_lm.server"))} "$@"\n')
-    program.chmod(0o755)
-    pytester.makeconftest("\n".join(blocks("CONTRIBUTING.md", "python")))
-    (pytester.path / "bench.yaml").write_text(
-        f"settings: {{runs: 1, warmup: 0, max_tokens: 8}}\nprompts: [short]\n"
-        f"defaults: {{backend: my-server, server_binary: {program}}}\n"
-        f"tests:\n  - {{id: mine, model_id: {tiny_checkpoints / 'tiny-scripted'}}}\n"
-    )
-    pytester.runpytest_subprocess("bench.yaml", "-p", "no:cacheprovider").assert_outcomes(passed=1)
