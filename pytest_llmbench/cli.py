@@ -25,7 +25,7 @@ OK, FAULT, WRONG_USE = 0, 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The command's parser; what it parses has `run`, which takes it and returns the exit status."""
     parser = argparse.ArgumentParser(prog="llmbench", description="Offline companion of the pytest plugin llmbench.")
     parser.add_argument("--version", action="version", version=f"pytest-llmbench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
