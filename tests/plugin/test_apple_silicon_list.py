@@ -1,4 +1,4 @@
-"""What `--llmbench-list` says of each of the 289 entries on a bare Linux machine: what it lacks, and how to get that."""
+"""What `--llmbench-list` says of the 289 entries on a bare Linux machine: what each lacks, and how to get it."""
 
 from __future__ import annotations
 
