@@ -6,7 +6,7 @@ from pytest_llmbench import markdown, matrix, parity, sample, units, verdict
 from pytest_llmbench.errors import UsageError
 from reference.text import explained, meanings, table
 
-HEAD = """# Metrics
+HEAD = """# Names of metrics
 
 The unit is in the name. How each figure is made: [metrics.md](../metrics.md).
 

@@ -85,7 +85,8 @@ def _default(field: Field[Any] | None) -> str:
         return ""
     if field.default is MISSING and field.default_factory is MISSING:
         return "needed"
-    value = asdict(field.default) if is_dataclass(field.default) else field.default
+    default: Any = field.default
+    value = asdict(default) if is_dataclass(default) and not isinstance(default, type) else default
     return markdown.code(_flow(value)) if value not in ((), {}) else ""
 
 

@@ -12,63 +12,72 @@ from pathlib import Path
 
 import pytest
 
+from doc_pages import COMMANDS, PAGES, ROOT, blocks, commands
 from pytest_llmbench import matrix, parity_plan, parity_plan_file, sample
 from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.matrix_file import load
 from pytest_llmbench.options import OPTIONS
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/add-a-server.md",
-    "docs/matrix.md",
-    "docs/metrics.md",
-    "docs/ci.md",
-    "docs/verdicts.md",
-    "docs/parity.md",
-)
 RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip install 'pytest-llmbench[mlx,llama]'"}
-ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1, "ci/test -k layers": None}
+SCRIPTS = {
+    "ci/test": "tests/ci/test_workflow_ci.py",
+    "ci/docs": "tests/ci/test_docs_site.py",
+    "ci/graph_cost": "tests/engine/test_graph_cost.py",
+    "ci/parity_gate": "tests/ci/gate_kit.py",
+    "ci/verdict_rates": "tests/unit/test_verdict_rates.py",
+}
+"""Which test runs a script."""
+ENDS_WITH = {"pytest matrix/records": 1, "pytest matrix/records -k section:concurrency": 1}
+RUN_BY_A_MACS_OWNER = ("sudo pmset ", "./config.sh ", "./svc.sh ")
+SHELLS = ("", "sh", "bash", "shell", "zsh", "text")
+A_COMMAND = re.compile(r"^(\$ |pytest |llmbench |python3? |pip3? |uv |ci/|\./|sudo )")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-COMMANDS = [
-    line.removeprefix("$ ")
-    for page in PAGES
-    for block in blocks(page, "console")
-    for line in block.splitlines()
-    if line.startswith("$ ")
-]
-
-
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in RUN_BY_CI and not c.startswith("ci/")])
+@pytest.mark.parametrize("command", [c for c in commands("pytest") if c not in RUN_BY_CI])
 def test_each_command_on_a_page_runs(command: str, tmp_path: Path) -> None:
     where = ROOT
     if "bench.yaml" in command:
         where = tmp_path
         (tmp_path / "bench.yaml").write_text(blocks("README.md", "yaml")[0], encoding="utf-8")
-    assert command.startswith("pytest ")
-    words = [*shlex.split(command)[1:], "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=where, capture_output=True, text=True, timeout=120, check=False
-    )
+    if " saved " in command:
+        assert run_pytest("bench.yaml", "--llmbench-out=saved", where=where).returncode == 0
+    done = run_pytest(*shlex.split(command)[1:], where=where)
     assert done.returncode == ENDS_WITH.get(command, 0), done.stdout + done.stderr
 
 
-def test_scripts_on_the_pages_exist_and_can_be_executed() -> None:
-    for command in COMMANDS:
-        if command.startswith("ci/"):
-            assert os.access(ROOT / command.split()[0], os.X_OK)
+def run_pytest(*words: str, where: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "-p", "no:cacheprovider"],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_each_other_command_is_run_by_another_test_or_by_ci() -> None:
+    others = [c for c in COMMANDS if c not in RUN_BY_CI and c.split()[0] not in ("pytest", "llmbench")]
+    for script in {command.split()[0] for command in others}:
+        assert os.access(ROOT / script, os.X_OK)
+        test = SCRIPTS[script]  # a script that is new on a page: say here which test runs it
+        assert Path(script).name in (ROOT / test).read_text(encoding="utf-8"), f"{test} doesn't run {script}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_stands_where_no_test_looks(page: str) -> None:
+    lines = [line for shell in SHELLS for block in blocks(page, shell) for line in block.splitlines()]
+    hidden = [line for line in lines if A_COMMAND.match(line) and not line.startswith(RUN_BY_A_MACS_OWNER)]
+    assert not hidden, "write commands into ```console blocks, each behind `$ `"
 
 
 def test_readme_lists_the_options_that_work_and_no_others() -> None:
-    on_page = set(re.findall(r"--llmbench-[a-z-]+", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert on_page == {option.flag for option in OPTIONS if not option.later}
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    heads = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `--llmbench-")]
+    on_page = [flag for head in heads for flag in re.findall(r"`(.*?)`", head)]
+    working = [option for option in OPTIONS if not option.later]
+    assert sorted(f"{flag} ".partition(" ")[0] for flag in on_page) == sorted(option.flag for option in working)
+    assert {flag.partition(" ")[0] for flag in on_page if " " in flag} == {o.flag for o in working if o.metavar}
 
 
 def test_matrix_page_names_each_key_that_a_file_may_have() -> None:

@@ -1,8 +1,7 @@
-"""docs/compare.md: each of its commands runs as it stands there."""
+"""Each command `llmbench` of a page runs as it stands there."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -12,23 +11,24 @@ from pathlib import Path
 import pytest
 from record_kit import CSV_FOLDER, ROOT, result, run, save
 
-PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
+from doc_pages import commands
+
+COMMANDS = commands("llmbench")
 FIGURES = {"decode_tok_s": [50.0, 50.5, 51.0]}
 
 
-def test_the_page_shows_every_command() -> None:
-    assert {command.split()[1] for command in COMMANDS} == {"compare", "history", "merge", "import", "report"}
+def test_the_pages_show_every_command_for_records() -> None:
+    assert {command.split()[1] for command in COMMANDS} >= {"compare", "history", "merge", "import", "report"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
     if "history" in command:
         pytest.importorskip("ruptures", reason='needs pip install "pytest-llmbench[report]"')
-    for folder in ("old", "new", "records"):
+    for folder in ("old", "new", "records", "artifacts"):
         save(tmp_path / folder / "run.json", run(result("a", FIGURES)))
     shutil.copytree(CSV_FOLDER, tmp_path / "results")
+    shutil.copytree(ROOT / "matrix", tmp_path / "matrix")
     words = [
         str(path)
         for word in shlex.split(command)[1:]
