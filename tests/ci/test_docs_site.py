@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors import anchors_plugin
 
@@ -117,6 +120,15 @@ def test_a_key_that_no_guide_explains_makes_no_page() -> None:
     assert guide["cooldown"].startswith("seconds")
     with pytest.raises(ValueError, match=r"docs/matrix\.md has no row for `nap`"):
         text.explained(("cooldown", "nap"), guide, "matrix.md")
+
+
+@given(st.text())
+def test_whatever_a_docstring_says_stays_in_its_cell(words: str) -> None:
+    page = text.table(("a", "b"), [("1", text.prose(words)), ("2", "3")])
+    tokens = MarkdownIt("commonmark").enable("table").parse(page)
+    cells = [inline for opened, inline in itertools.pairwise(tokens) if opened.type == "td_open"]
+    assert len(cells) == 4
+    assert [cells[i].content for i in (0, 2, 3)] == ["1", "2", "3"]
 
 
 def test_links_of_a_guide_are_turned_for_the_folder_below() -> None:
