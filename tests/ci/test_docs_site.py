@@ -41,7 +41,7 @@ def copy(tmp_path: Path) -> Path:
 
 def test_the_reference_pages_are_those_of_todays_code() -> None:
     written = {path.name: path.read_text(encoding="utf-8") for path in pages.FOLDER.glob("*.md")}
-    assert written == pages.pages(), "run ci/docs and commit docs/reference"
+    assert written == pages.pages(), "run ci/docs, or PYTHONPATH=ci python -m reference, and commit docs/reference"
 
 
 def test_pages_that_are_made_no_longer_are_removed(tmp_path: Path) -> None:
