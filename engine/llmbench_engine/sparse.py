@@ -73,7 +73,7 @@ class SparseFeedForward:
         """
         parts = []
         for first, end, rows in blocks(experts, at_once):
-            gate_up, down = unpack(self.gate_up, first, end), unpack(self.down, first, end)
+            gate_up, down = (unpack(e, first, end, x.dtype) for e in (self.gate_up, self.down))
             part = _through(gate_up, down, self.activation, x[rows], experts[rows] - first)
             mx.eval(part)
             parts.append(part)
@@ -108,12 +108,12 @@ def blocks(experts: mx.array, at_once: int) -> Iterator[tuple[int, int, slice]]:
             yield first, min(first + at_once, last + 1), slice(start, stop)
 
 
-def unpack(experts: Experts, first: int, end: int) -> Experts:
-    """Some of the experts, as plain matrices."""
+def unpack(experts: Experts, first: int, end: int, dtype: mx.Dtype) -> Experts:
+    """Some of the experts, as plain matrices of this type: else those of mxfp4 would be bfloat16, whatever x is."""
     w = experts.linear
     assert w.scales is not None
     biases = None if w.biases is None else w.biases[first:end]
-    weight = mx.dequantize(w.weight[first:end], w.scales[first:end], biases, w.group_size, w.bits, w.mode)
+    weight = mx.dequantize(w.weight[first:end], w.scales[first:end], biases, w.group_size, w.bits, w.mode, dtype=dtype)
     return Experts(Linear(weight, bias=None if experts.bias is None else experts.bias[first:end]))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmbench_engine.config import Quantization
-from llmbench_engine.sparse import SparseFeedForward, blocks
+from llmbench_engine.sparse import SparseFeedForward, blocks, unpack
 from llmbench_engine.weights import Experts, Linear
 
 COUNT, WIDTH, INNER = 6, 64, 32
@@ -17,6 +17,8 @@ COUNT, WIDTH, INNER = 6, 64, 32
 PACKINGS = {
     "affine": Quantization(group_size=32, bits=4, mode="affine"),
     "mxfp4": Quantization(group_size=32, bits=4, mode="mxfp4"),
+    "mxfp8": Quantization(group_size=32, bits=8, mode="mxfp8"),
+    "nvfp4": Quantization(group_size=16, bits=4, mode="nvfp4"),
 }
 
 
@@ -41,6 +43,14 @@ def test_experts_unpacked_a_few_at_a_time_give_what_packed_ones_do(packing: str,
     x = mx.random.normal((90, 1, WIDTH), key=mx.random.key(3))
     found, wanted = block.unpacked(x, chosen, at_once=at_once), block.packed(x, chosen)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * float(mx.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32], ids=str)
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_unpacked_experts_have_the_type_that_what_they_are_applied_to_has(packing: str, dtype: mx.Dtype) -> None:
+    """Else results would be of a wider type, and with them all that follows. (On the CPU these can't be multiplied.)"""
+    packed = experts(INNER, WIDTH, PACKINGS[packing], bias=False, seed=1)
+    assert unpack(packed, 1, 3, dtype).linear.weight.dtype == dtype
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40).map(sorted), st.integers(1, 10))
