@@ -31,15 +31,18 @@ def count_tokens(sample: Sample, tokenizer: Tokenizer | None, usage: Mapping[str
     completion, source = sample.completion_tokens, sample.token_source
     if completion is None:
         completion, source = thinking + visible, "tokenizer"
+    silent = min(max(0, completion - thinking - visible), MOST_SILENT_TOKENS)
+    # Alone, one token's text may be split into several; each of the later deltas has one at least.
+    most = completion - silent - (len(sample.deltas) - 1)
     return replace(
         sample,
         thinking_tokens=thinking,
         visible_tokens=visible,
         completion_tokens=completion,
         token_source=source,
-        first_delta_tokens=max(1, len(tokenizer.text_ids(sample.deltas[0].text))),
+        first_delta_tokens=max(1, min(most, len(tokenizer.text_ids(sample.deltas[0].text)))),
         first_delta_source="tokenizer",
-        silent_tokens=min(max(0, completion - thinking - visible), MOST_SILENT_TOKENS),
+        silent_tokens=silent,
     )
 
 

@@ -45,6 +45,11 @@ def test_usage_wins_and_the_tokenizer_splits_it() -> None:
     assert (counted.first_delta_tokens, counted.first_delta_source) == (2, "tokenizer")
 
 
+def test_a_first_token_whose_text_makes_several_is_still_one() -> None:
+    # Three tokens in three deltas: none is left for the first one's second word.
+    assert count_tokens(replace(ANSWER, completion_tokens=3), Words(), {}).first_delta_tokens == 1
+
+
 def test_without_usage_the_tokenizer_counts_the_text_and_not_the_chunks() -> None:
     counted = count_tokens(replace(ANSWER, completion_tokens=None, token_source=None), Words(), {})
     assert (counted.completion_tokens, counted.token_source) == (6, "tokenizer")
