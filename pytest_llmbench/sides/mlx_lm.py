@@ -18,7 +18,7 @@ CHUNK = 2048
 
 
 class MlxLmSide(MlxServed):
-    """`load`, `stream_generate`, and the `BatchGenerator` that `batch_generate` and the server use; all defaults."""
+    """`load`, `stream_generate`, for several prompts the `BatchGenerator` that `batch_generate` uses; all defaults."""
 
     name: ClassVar[str] = "mlx_lm"
 
@@ -71,6 +71,10 @@ class MlxLmSide(MlxServed):
     def batch(self, prompts: Sequence[Sequence[int]], n: int) -> Iterator[tuple[int, int]]:
         from mlx_lm.generate import BatchGenerator
 
+        if len(prompts) == 1:
+            # One prompt is no batch: its users stream it, which is up to twice as fast.
+            yield from ((0, token) for token in self.generate(prompts[0], n))
+            return
         generator = BatchGenerator(self._loaded())
         with contextlib.closing(generator):
             uids = generator.insert([list(prompt) for prompt in prompts], [n] * len(prompts))

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from side_kit import REAL, real_side
+from side_kit import REAL, program_side, real_side
 
 import pytest_llmbench
 from pytest_llmbench.errors import SideError
@@ -72,6 +72,28 @@ def test_a_batch_gives_each_row_what_it_gets_alone(level: int, side: SideProcess
 def test_rows_of_a_batch_come_step_by_step(side: SideProcess) -> None:
     batch = side.batch([PROMPTS[0], PROMPTS[0][::-1]], 12)
     assert batch.token_ns[0][0] < batch.token_ns[1][0] < batch.token_ns[0][-1]
+
+
+WITHOUT_BATCHES = """
+from mlx_lm.generate import BatchGenerator
+from pytest_llmbench.sides.mlx_lm import MlxLmSide
+from pytest_llmbench.sides.serve import serve
+
+def refuse(self):
+    raise RuntimeError("this is a batch")
+
+BatchGenerator.next_generated = refuse
+serve(MlxLmSide())
+"""
+
+
+def test_mlx_lm_streams_one_prompt_as_its_users_do(start: Start, tiny_checkpoints: Path) -> None:
+    """Through its batch generator, one row is up to twice as slow: no baseline for anybody."""
+    side = start(program_side(WITHOUT_BATCHES))
+    side.load(tiny_checkpoints / "tiny-random-4bit")
+    assert side.batch(PROMPTS[:1], 5).tokens == (side.generate(PROMPTS[0], 5).tokens,)
+    with pytest.raises(SideError, match="this is a batch"):
+        side.batch(PROMPTS[:2], 5)
 
 
 def test_both_know_the_same_two_best_tokens_of_a_prompt_longer_than_a_chunk(loaded: dict[str, SideProcess]) -> None:
