@@ -54,6 +54,9 @@ class Runner:
     def step(self) -> list[tuple[int, Token]]:
         """Do what the scheduler plans next; gives out the tokens that the step before began."""
         plan = self.scheduler.plan()
+        if plan.prefill and self._reading is None:
+            # At once: what sequences leave behind that end below isn't what the plan counts on.
+            self._reading = (list(plan.prefill.rows), self._start(plan.prefill.rows))
         underway = self._batch.step() if self._batch else None
         self._advance(plan.decode)
         fresh = self._read(plan.prefill) if plan.prefill else None
@@ -89,9 +92,7 @@ class Runner:
 
     def _read(self, chunk: Chunk) -> Batch | None:
         """Read a chunk of prompts; a batch once they end."""
-        if self._reading is None:
-            rows = list(chunk.rows)
-            self._reading = (rows, self._start(rows))
+        assert self._reading is not None
         rows, cache = self._reading
         # One chunk at a time, else the activations of several would be in memory.
         mx.eval(cache.arrays)

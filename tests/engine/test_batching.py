@@ -147,6 +147,22 @@ def test_reused_beginnings_change_no_token(model: Model, data: st.DataObject) ->
         assert got[0] == ids(list(engine.generate(one, max_tokens=6)))
 
 
+@pytest.mark.parametrize("steps", range(9))
+def test_a_beginning_kept_in_the_step_that_reads_a_prompt_changes_no_token(model: Model, steps: int) -> None:
+    """The prompt was planned before the other one's end left its cache: the two must not be mixed up."""
+    first = Request(prompt=long_prompt, max_tokens=6)
+    answer = ids(list(Engine(model).generate(first.prompt, max_tokens=6)))
+    second = Request(prompt=(*long_prompt, *answer, 300), max_tokens=6)
+    engine = Engine(model, prefix_reuse=True)
+    engine.submit(first)
+    for _ in range(steps):
+        engine.step()
+    number, got = engine.submit(second), list[int]()
+    while engine.pending:
+        got += [token.id for row, token in engine.step() if row == number]
+    assert got == ids(list(Engine(model).generate(second.prompt, max_tokens=6)))
+
+
 def test_only_what_is_new_in_a_prompt_is_read_again(model: Model) -> None:
     watched = Watched(model)
 
