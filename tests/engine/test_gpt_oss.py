@@ -62,6 +62,20 @@ def test_equals_mlx_lm(oracle: Oracle, name: str) -> None:
     check(oracle, CASES[name], LENGTHS, VOCABULARY)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_equals_mlx_lm_with_the_real_windows_and_heads(oracle: Oracle, dtype: str) -> None:
+    """Eight query heads of width 64 to a key head, four of 32 experts, windows of 128 tokens and prompts around them."""
+    layers = {"num_hidden_layers": 2, "layer_types": [SLIDING, FULL]}
+    experts = {"num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4}
+    heads = {"head_dim": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "sliding_window": 128}
+    case = Case(config=CONFIG | layers | experts | heads, quantization=MXFP4, exceptions=REST_IN_EIGHT, dtype=dtype)
+    folder, asked = case.make(oracle), prompts([128, 129, 200], VOCABULARY)
+    model = load_model(folder)
+    for prompt, reference in zip(asked, oracle.run(folder, asked, [1] * len(asked)), strict=True):
+        close = reference.tolerance(RELATIVE[dtype])
+        np.testing.assert_allclose(logits_after(model, prompt), reference.logits[0], rtol=0, atol=close)
+
+
 def test_windows_keep_what_they_need(oracle: Oracle, checkpoint: Path) -> None:
     prompt = prompts([21], VOCABULARY)[0]
     (reference,) = oracle.run(checkpoint, [prompt], [STEPS])
