@@ -64,7 +64,7 @@ def test_equals_mlx_lm(oracle: Oracle, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_equals_mlx_lm_with_the_real_windows_and_heads(oracle: Oracle, dtype: str) -> None:
-    """Eight query heads of width 64 to a key head, four of 32 experts, windows of 128 tokens and prompts around them."""
+    """Eight query heads of width 64 to a key head, four of 32 experts, windows of 128 tokens and longer prompts."""
     layers = {"num_hidden_layers": 2, "layer_types": [SLIDING, FULL]}
     experts = {"num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4}
     heads = {"head_dim": 64, "num_attention_heads": 16, "num_key_value_heads": 2, "sliding_window": 128}
