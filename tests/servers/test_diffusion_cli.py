@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from diffusion_kit import MISSING, REAL, make_llada
 from server_kit import Flavour, entry, open_target, prompt_for, settings, write_program
 
 from pytest_llmbench.backends.diffusion_cli import DiffusionCli, architecture, arguments
@@ -23,8 +22,7 @@ from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.measure import Meter
 from pytest_llmbench.prompts import PromptMaker, builtin
 
-REAL = os.environ.get("LLAMA_DIFFUSION_CLI") or shutil.which("llama-diffusion-cli")
-needs_real = pytest.mark.skipif(REAL is None, reason="no llama-diffusion-cli: set LLAMA_DIFFUSION_CLI to its path")
+needs_real = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 # As llama.cpp 0.6.0-dev prints it, on standard error.
 PRINTED = (
     "0.00.024.770 I diffusion_params: - steps                     u32              = 32\n"
@@ -77,28 +75,7 @@ def program(tmp_path: Path, tiny_checkpoints: Path) -> Callable[..., Program]:
 
 @pytest.fixture(scope="module")
 def llada(tiny_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tiny-random's weights as a masked diffusion model: attention that looks both ways, and a mask token."""
-    import gguf
-
-    path = tmp_path_factory.mktemp("llada") / "tiny-llada.gguf"
-    reader = gguf.GGUFReader(tiny_checkpoints / "tiny-random.gguf")
-    writer = gguf.GGUFWriter(path, "llada")
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            kind, inner = field.types[0], field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(field.name.replace("qwen3.", "llada."), field.contents(), kind, inner)
-    writer.add_rope_dimension_count(reader.fields["qwen3.attention.key_length"].contents())
-    writer.add_causal_attention(False)
-    writer.add_diffusion_shift_logits(False)
-    writer.add_mask_token_id(len(reader.fields["tokenizer.ggml.tokens"].contents()) - 1)
-    for tensor in reader.tensors:
-        if "attn_q_norm" not in tensor.name and "attn_k_norm" not in tensor.name:
-            writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return make_llada(tmp_path_factory.mktemp("llada") / "tiny-llada.gguf", tiny_checkpoints)
 
 
 def test_text_and_times_are_read_from_what_it_prints() -> None:

@@ -1,0 +1,293 @@
+"""What every backend is held to, on a real server where one runs on Linux and on a replay of its protocol elsewhere.
+
+A check is a test here; what a subject can't be checked for stands in `conformance_limits.CANNOT`, with the reason.
+`ci/servers/verify` runs this file and publishes what came of it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conformance_kit import Place, Subject, subjects
+from conformance_limits import CANNOT, STARTED
+from server_kit import group_members, open_target, prompt_for
+
+from processes import is_running
+from pytest_llmbench.backends import builtin_backends
+from pytest_llmbench.backends.base import Target
+from pytest_llmbench.backends.diffusion_target import LOST
+from pytest_llmbench.errors import PortInUse, RequestError, ServerStartError, Unavailable
+from pytest_llmbench.memory import process_memory
+from pytest_llmbench.ports import port_owner
+from pytest_llmbench.prompts import Message, Prompt, PromptMaker, builtin
+from pytest_llmbench.sample import Sample
+
+ASKED, FIXED = 64, 40
+LONG = Prompt(
+    name="long",
+    messages=(Message(role="user", content="value " * 40_000),),
+    tokens=None,
+    exact=False,
+    shared_tokens=0,
+)
+ABSENT = "heron/basalt-7b"
+
+
+@pytest.fixture(scope="module", params=subjects(), ids=lambda subject: subject.name)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    found: Subject = request.param
+    if found.missing:
+        pytest.skip(found.missing)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def able(request: pytest.FixtureRequest) -> None:
+    """Skips what the subject can't be checked for."""
+    if "subject" in request.fixturenames:
+        reason = CANNOT.get(request.node.originalname, {}).get(request.getfixturevalue("subject").name)
+        if reason is not None:
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def place(subject: Subject, tiny_checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with subject.prepare(tmp_path_factory.mktemp("place"), tiny_checkpoints) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def target(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with open_target(place.entry, tmp_path_factory.mktemp("logs"), prompts=("short", "long")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def ask(target: Target) -> Callable[..., Sample]:
+    """Asks with new prompts, or with a given one again; one maker for all, so that none is known to the cache."""
+    maker = PromptMaker(target.tokenizer)
+
+    def stream(prompt: Prompt | None = None, *, cached: bool = False) -> Sample:
+        prompt = prompt or maker.make(builtin("short"))
+        samples = (
+            target.stream(prompt, max_tokens=ASKED, temperature=0.0, fixed_length=False, cached=cached)
+            for _ in range(9)
+        )
+        # llama.cpp's diffusion program may end before its log is written.
+        return next(sample for sample in samples if sample.invalid != LOST)
+
+    return stream
+
+
+# --- start ---
+
+
+def test_it_is_ready_with_the_model_that_was_asked_for(subject: Subject, place: Place, target: Target) -> None:
+    assert target.info.backend == subject.backend
+    name = Path(target.info.model).name
+    assert name in place.entry.model_id or place.entry.model_id in name
+    assert target.info.pid is None or is_running(target.info.pid)
+
+
+def test_it_tells_its_version(subject: Subject, target: Target, request: pytest.FixtureRequest) -> None:
+    assert target.info.version
+    request.node.user_properties.append(("version", target.info.version))
+
+
+def test_the_load_is_timed(target: Target) -> None:
+    assert target.info.load_s is not None
+    assert target.info.load_s > 0
+
+
+def test_it_listens_on_a_port_of_its_own(subject: Subject, target: Target) -> None:
+    info = target.info
+    owner = port_owner(port_of(target))
+    assert owner is not None
+    assert info.pid is not None
+    assert owner.pid == info.pid == os.getpgid(info.pid) != os.getpgid(0)
+    assert info.command is not None
+    assert info.log_path is not None
+    assert stat.S_IMODE(info.log_path.stat().st_mode) == 0o600
+
+
+# --- answers ---
+
+
+def test_an_answer_streams(subject: Subject, target: Target, ask: Callable[..., Sample]) -> None:
+    sample = ask()
+    assert sample.invalid is None
+    assert sample.text == subject.text or (subject.text is None and sample.text)
+    assert sample.reasoning == subject.reasoning
+    assert sample.answered_by == target.info.model or not subject.real or subject.where == "program"
+    stamps = [delta.at_ns for delta in sample.deltas]
+    assert stamps == sorted(stamps)
+    assert sample.total_s > 0
+    assert len(stamps) > 1 or subject.where == "program"
+
+
+def test_tokens_are_counted(subject: Subject, ask: Callable[..., Sample]) -> None:
+    sample = ask()
+    assert sample.completion_tokens == subject.tokens
+    assert sample.token_source == ("engine" if subject.where == "inside" else "usage")
+    assert sample.finish_reason == subject.finish
+    assert sample.stopped_early
+
+
+def test_thinking_is_switched(subject: Subject, target: Target) -> None:
+    said = {}
+    for think in (True, False):
+        sample = target.stream(prompt_for(target, think=think), max_tokens=ASKED, temperature=0.0, fixed_length=False)
+        said[think] = (sample.reasoning, sample.text, sample.completion_tokens)
+    assert said == {
+        True: (subject.reasoning, subject.text, subject.tokens),
+        False: ("", subject.text, subject.plain_tokens),
+    }
+
+
+def test_no_cache_answers_a_new_prompt(ask: Callable[..., Sample]) -> None:
+    for _ in range(2):
+        sample = ask()
+        assert sample.invalid is None
+        assert sample.cached_tokens is not None
+        # The template's own start is the same in each prompt.
+        assert sample.cached_tokens < 10
+
+
+def test_a_repeated_prompt_is_answered_by_the_cache(
+    subject: Subject, target: Target, ask: Callable[..., Sample]
+) -> None:
+    prompt = PromptMaker(target.tokenizer).make(builtin("long"))
+    ask(prompt, cached=True)
+    again = ask(prompt, cached=True)
+    assert subject.uncached is not None
+    assert again.prompt_tokens is not None
+    assert again.cached_tokens == again.prompt_tokens - subject.uncached
+    assert again.invalid is None
+
+
+def test_a_fixed_length_is_kept_or_its_lack_is_marked(subject: Subject, target: Target) -> None:
+    sample = target.stream(prompt_for(target), max_tokens=FIXED, temperature=0.0, fixed_length=True)
+    if subject.goes_on:
+        assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == (FIXED, "length", False)
+    else:
+        assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == (
+            subject.tokens,
+            subject.finish,
+            True,
+        )
+
+
+def test_memory_is_that_of_its_own_processes(place: Place, target: Target, ask: Callable[..., Sample]) -> None:
+    target.reset_peak_memory()
+    ask()
+    pid = target.info.pid or place.pid
+    assert pid is not None
+    held, peak = process_memory(pid), target.peak_memory()
+    assert held is not None
+    assert peak.peak_bytes is not None
+    # Pages that are shared count less the more processes share them.
+    assert peak.peak_bytes > 0.8 * held.current_bytes > 1_000_000
+
+
+def test_a_prompt_longer_than_the_context_is_an_error(
+    subject: Subject, target: Target, ask: Callable[..., Sample]
+) -> None:
+    with pytest.raises(RequestError):
+        target.stream(LONG, max_tokens=8, temperature=0.0, fixed_length=False)
+    assert ask().text == subject.text or subject.text is None
+
+
+# --- end ---
+
+
+def test_it_is_gone_afterwards_and_its_port_is_free(place: Place, tmp_path: Path) -> None:
+    with open_target(place.entry, tmp_path) as target:
+        group, port = target.info.pid, port_of(target)
+        assert group is not None
+        assert group_members(group)
+    assert group_members(group) == []
+    assert port_owner(port) is None
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_server_that_was_there_goes_on_without_our_model(subject: Subject, place: Place, tmp_path: Path) -> None:
+    if subject.where != "elsewhere":
+        pytest.skip(STARTED)
+    for _ in range(2):
+        with open_target(place.entry, tmp_path):
+            pass
+        assert place.pid is not None
+        assert is_running(place.pid)
+
+
+# --- what can't be ---
+
+
+def test_a_model_that_is_not_there_is_named(subject: Subject, place: Place, tmp_path: Path) -> None:
+    wanted = replace(place.entry, model_id=ABSENT)
+    if subject.backend == "openai":
+        # Only the server knows what it has.
+        with pytest.raises(ServerStartError, match="it lists other models: "), open_target(wanted, tmp_path):
+            pass
+        return
+    with pytest.raises(Unavailable, match=ABSENT) as caught:
+        builtin_backends()[wanted.backend].check(wanted)
+    assert ABSENT in caught.value.fix
+
+
+def test_a_program_that_is_not_there_is_told_with_the_fix(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = builtin_backends()[place.entry.backend].check
+    with pytest.raises(Unavailable, match="/nowhere/program is no program") as caught:
+        check(replace(place.entry, server_binary="/nowhere/program"))
+    assert "server_binary" in caught.value.fix
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(Unavailable, match="is not installed") as caught:
+        check(replace(place.entry, server_binary=None))
+    assert "install" in caught.value.fix or "build" in caught.value.fix
+
+
+def test_its_usage_error_is_in_ours(place: Place, tmp_path: Path) -> None:
+    wanted = replace(place.entry, extra_args=(*place.entry.extra_args, "--no-such-flag"))
+    with pytest.raises(ServerStartError) as caught, open_target(wanted, tmp_path):
+        pass
+    _, _, output = str(caught.value).partition("lines:\n")
+    assert "--no-such-flag" in output
+
+
+def test_a_taken_port_is_left_to_its_owner(place: Place, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(PortInUse, match=f"port {port} is in use by .*pid {os.getpid()}"),
+            open_target(place.entry, tmp_path / "logs", bench_port=port),
+        ):
+            pass
+        socket.create_connection(("127.0.0.1", port)).close()
+    assert not (tmp_path / "logs").exists()
+
+
+# --- the list of limits ---
+
+
+def test_every_backend_is_a_subject_and_every_limit_is_one_of_a_check_and_a_subject() -> None:
+    found = subjects()
+    assert {subject.backend for subject in found} == set(builtin_backends())
+    names = {subject.name for subject in found}
+    assert [check for check in CANNOT if check not in globals()] == []
+    assert [(check, name) for check, rows in CANNOT.items() for name in rows if name not in names] == []
+
+
+def port_of(target: Target) -> int:
+    assert target.info.base_url is not None
+    return int(target.info.base_url.rpartition(":")[2])
