@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 OK, FAULT = 0, 1
 Say = Callable[[str], None]
-HISTORY_METRICS = (
-    "decode_tok_s,prefill_tok_s,ttft_s,peak_memory_bytes,tok_s,tok_s_ratio,prefill_tok_s_ratio,aggregate_tok_s_ratio"
-)
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -56,12 +53,16 @@ def _compare(arguments: argparse.Namespace, say: Say) -> int:
 
 
 def _add_history(commands: argparse._SubParsersAction[argparse.ArgumentParser], say: Say) -> None:
+    from pytest_llmbench.history import METRICS, WORSE
+
+    followed = ",".join(METRICS)
     parser = commands.add_parser("history", help="show how figures changed over a folder of records (needs [report])")
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--metrics", default=HISTORY_METRICS, metavar="A,B", help=f"default: {HISTORY_METRICS}")
+    parser.add_argument("--metrics", default=followed, metavar="A,B", help=f"default: {followed}")
     parser.add_argument("--entry", default="", metavar="TEXT", help="only entries whose id has this in it")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N records of each")
-    parser.add_argument("--fail", type=float, default=2.0, metavar="P", help="what is a fault: P %% worse (default: 2)")
+    said = f"what is a fault: P %% worse (default: {100 * WORSE:g})"
+    parser.add_argument("--fail", type=float, default=100 * WORSE, metavar="P", help=said)
     parser.add_argument("--all", action="store_true", help="show the series without a change too")
     parser.set_defaults(run=lambda arguments: _history(arguments, say))
 

@@ -19,8 +19,15 @@ from pytest_llmbench import verdict
 from pytest_llmbench.errors import RecordError, Unavailable, UsageError
 from pytest_llmbench.figures import Loaded, Source, Subject, load
 
+METRICS: Final = (
+    "decode_tok_s", "prefill_tok_s", "ttft_s", "peak_memory_bytes", "tok_s",
+    "tok_s_ratio", "prefill_tok_s_ratio", "aggregate_tok_s_ratio",
+)  # fmt: skip
+"""Those that are followed if nothing else is said."""
 FEWEST: Final = 8
 """Records below which a series has no history: with fewer, noise looks like a change too often."""
+WORSE: Final = 0.02
+"""By what share a figure may get worse over time, if nothing else is said."""
 MIN_SEGMENT: Final = 3
 PENALTY: Final = 6.0
 """Times σ² log n for each change: docs/compare.md has the share of false alarms that it gives."""
@@ -36,8 +43,12 @@ MAD_TO_SIGMA: Final = 1.4826
 class Point:
     """One record's figure."""
 
-    source: Source
+    subject: Subject
     value: float
+
+    @property
+    def source(self) -> Source:
+        return self.subject.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +82,12 @@ class Series:
         """By how much the latest shift, or else the drift, made it worse, if that is more than `share`."""
         moves = [self.shifts[-1].share] if self.shifts else []
         moves += [self.drift] if self.drift is not None else []
-        sign = -1 if verdict.direction(self.metric) == "higher" else 1
-        worst = max((sign * move for move in moves), default=0.0)
+        worst = max((self.worse_by(move) for move in moves), default=0.0)
         return worst if worst > share else None
+
+    def worse_by(self, move: float) -> float:
+        """A move by that share of the old value, turned so that more than 0 is worse."""
+        return -move if verdict.direction(self.metric) == "higher" else move
 
 
 def read_history(folder: Path) -> tuple[Loaded, tuple[str, ...]]:
@@ -100,23 +114,23 @@ def read_history(folder: Path) -> tuple[Loaded, tuple[str, ...]]:
 def all_series(subjects: Iterable[Subject], metrics: Sequence[str], *, last: int | None = None) -> list[Series]:
     """A series for each entry, metric and machine, with its shifts and drift where there are enough points.
 
-    Unavailable where the extra [report] isn't installed.
+    A result that stands in two files (a record and what it was merged into) counts once. Unavailable where there are
+    enough points and the extra [report] isn't installed.
     """
-    found: dict[tuple[str, str, str], dict[tuple[str, Path], Point]] = {}
+    found: dict[tuple[str, str, str], dict[str, Point]] = {}
     for subject in subjects:
         for metric in metrics:
             values = subject.metrics.get(metric)
             if values is not None and values.value > 0:
                 key = (subject.name, metric, _machine(subject.source))
-                at = (subject.source.created, subject.source.path)
-                found.setdefault(key, {})[at] = Point(source=subject.source, value=values.value)
+                found.setdefault(key, {})[subject.source.created] = Point(subject=subject, value=values.value)
     return [
         analyze(Series(name=name, metric=metric, machine=machine, points=_ordered(points)[-(last or len(points)) :]))
         for (name, metric, machine), points in sorted(found.items())
     ]
 
 
-def _ordered(points: Mapping[tuple[str, Path], Point]) -> tuple[Point, ...]:
+def _ordered(points: Mapping[str, Point]) -> tuple[Point, ...]:
     return tuple(points[at] for at in sorted(points))
 
 

@@ -15,11 +15,12 @@ from pytest_llmbench import __version__
 from pytest_llmbench.figures import Loaded
 from pytest_llmbench.record import dumps
 from pytest_llmbench.report.rows import page_data
+from pytest_llmbench.report.trends import trends
 
 VENDOR: Final = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS: Final = (
     "dom.js", "data.js", "state.js", "tip.js", "summary.js", "leaders.js",
-    "plot_parts.js", "plots.js", "table.js", "main.js",
+    "plot_parts.js", "plots.js", "over_time.js", "table.js", "main.js",
 )  # fmt: skip
 _ESCAPES: Final = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -29,7 +30,7 @@ _ESCAPES: Final = str.maketrans(
 def html(loaded: Loaded, *, title: str = "LLM benchmarks") -> str:
     """The whole page as text."""
     scripts = ("\n".join(map(_asset, VENDOR)), _own_script())
-    data = {"title": title, "release": __version__, **page_data(loaded)}
+    data = {"title": title, "release": __version__, **page_data(loaded), "trends": trends(loaded.subjects)}
     parts = {
         "POLICY": _policy(scripts),
         "STYLE": _asset("page.css"),

@@ -119,7 +119,7 @@ def _row(subject: Subject, source: int, metrics: Mapping[str, Values]) -> Row:
         "reason": subject.reason[:REASON_CHARACTERS],
         "odd": list(subject.suspicions),
         "verdicts": [_verdict(found) for found in subject.verdicts],
-        "metrics": {_SHOWN.get(name, name): _figure(values) for name, values in metrics.items() if _is_shown(name)},
+        "metrics": {shown_name(name): _figure(values) for name, values in metrics.items() if _is_shown(name)},
         "conditions": _conditions(subject),
     }
 
@@ -149,6 +149,11 @@ def _place(subject: Subject, point: ParityPoint | None, side: int) -> Row:
         "same": point.same_tokens,
         "solo": point.matches_solo,
     }
+
+
+def shown_name(metric: str) -> str:
+    """What the page calls a metric of a record."""
+    return _SHOWN.get(metric, metric)
 
 
 def _is_shown(name: str) -> bool:

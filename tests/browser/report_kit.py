@@ -127,6 +127,17 @@ def crowded_page(folder: Path, entries: int) -> Path:
     return page
 
 
+def history_page(folder: Path, speeds: list[float]) -> Path:
+    """A record a day of one entry, with these decode speeds."""
+    files = [folder / f"{day:02}.json" for day in range(1, len(speeds) + 1)]
+    for day, (file, speed) in enumerate(zip(files, speeds, strict=True), 1):
+        data = run([result("quick", "alpha", measurement=measurement(speed))], f"2026-01-{day:02}T00:00:00.000+00:00")
+        file.write_text(json.dumps(data), encoding="utf-8")
+    page = folder / "history.html"
+    page.write_text(html(load(files)), encoding="utf-8")
+    return page
+
+
 def make_page(folder: Path) -> Path:
     """Two runs of one machine, and the M4 Pro's parity record."""
     old = [result("quick", "alpha", measurement=measurement(1000.0))]

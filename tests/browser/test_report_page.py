@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from report_kit import HOSTILE, Opened, crowded_page
+from report_kit import HOSTILE, Opened, crowded_page, history_page
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -133,6 +133,27 @@ def test_every_plot_has_marks_that_tell_their_samples_and_conditions(opened: Ope
     assert any(said in story for story in stories)
     assert all("sample" in story and " UTC" in story for story in stories)
     assert all("power" in story.lower() for story in stories)
+
+
+def test_a_change_of_level_is_drawn_where_it_is_and_said_in_words(page: Page, tmp_path: Path) -> None:
+    opened = Opened(page, history_page(tmp_path, [50.0 + 0.1 * (day % 3) for day in range(9)] + [47.0, 47.1, 47.2]))
+    card = page.locator("#plot-history")
+    expect(card.locator("table.trends tbody tr")).to_have_count(1)
+    expect(card.locator("table.trends")).to_contain_text("2026-01-10 00:00, abc123")
+    expect(card.locator(".held")).to_have_text("50.1 tok/s → 47.1 tok/s (−6.0 %), worse")
+    expect(card.locator("svg text", has_text="−6.0 %")).to_be_attached()
+    shifted = card.locator('[data-mark][aria-label*="From here on another level: 50.1 tok/s → 47.1 tok/s"]')
+    expect(shifted).to_have_count(1)
+    expect(shifted).to_have_attribute("aria-label", re.compile("2026-01-10"))
+    expect(page.locator("#verdict")).to_contain_text("1 figure got worse over the records")
+    assert opened.complaints == []
+
+
+def test_few_records_are_said_to_be_too_few_for_a_change(page: Page, tmp_path: Path) -> None:
+    page.goto(history_page(tmp_path, [50.0] * 4 + [40.0] * 3).as_uri())
+    expect(page.locator("#plot-history")).to_contain_text("looked for from 8 records of a machine on")
+    expect(page.locator("table.trends")).to_have_count(0)
+    expect(page.locator("#verdict")).not_to_contain_text("over the records")
 
 
 def test_a_suspect_figure_is_hollow_and_a_failed_one_ringed(opened: Opened) -> None:

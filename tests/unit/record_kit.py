@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 from run_examples import entry, measurement
 
 from pytest_llmbench import cli
@@ -20,6 +22,12 @@ ROOT = Path(__file__).parents[2]
 PARITY = ROOT / "matrix" / "records" / "parity_m4_pro.json"
 CSV_FOLDER = ROOT / "tests" / "data" / "predecessor"
 ENVIRONMENT = collect_environment()
+
+
+def require_report_extra() -> None:
+    """Skip at a desk without the extra [report]; where CI measures, that must not pass for tested."""
+    if not os.environ.get("CI"):
+        pytest.importorskip("ruptures", reason='history needs pip install "pytest-llmbench[report]"')
 
 
 def measured(metrics: dict[str, Sequence[float]], suspicions: Sequence[str] = ()) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from record_kit import CSV_FOLDER, ROOT, result, run, save
+from record_kit import CSV_FOLDER, ROOT, require_report_extra, result, run, save
 
 from doc_pages import commands
 
@@ -24,7 +24,7 @@ def test_the_pages_show_every_command_for_records() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
     if "history" in command:
-        pytest.importorskip("ruptures", reason='needs pip install "pytest-llmbench[report]"')
+        require_report_extra()
     for folder in ("old", "new", "records", "artifacts"):
         save(tmp_path / folder / "run.json", run(result("a", FIGURES)))
     shutil.copytree(CSV_FOLDER, tmp_path / "results")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from record_kit import command, result, run, save
+from record_kit import command, require_report_extra, result, run, save
 
 from pytest_llmbench.cli_records import BARS, sparkline
+from pytest_llmbench.figures import Subject
+from pytest_llmbench.history import drift, read_history, shifts
+from pytest_llmbench.report.trends import trends
 
-pytest.importorskip("ruptures", reason='history needs pip install "pytest-llmbench[report]"')
-
-from pytest_llmbench.history import drift, shifts
+require_report_extra()
 
 
 def noisy(levels: Sequence[float], *, seed: int = 3, share: float = 0.005) -> list[float]:
@@ -108,6 +110,44 @@ def test_other_json_files_are_named_and_no_record_at_all_is_wrong_use(
     capsys.readouterr()
     assert command("history", tmp_path) == 0
     assert "not read: " in capsys.readouterr().out
+
+
+def subjects(folder: Path) -> tuple[Subject, ...]:
+    return read_history(folder)[0].subjects
+
+
+def test_the_page_has_the_changes_that_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("history", records(tmp_path, noisy([50.0] * 8 + [40.0] * 6)), "--metrics", "decode_tok_s") == 1
+    printed = capsys.readouterr().out
+    (found,) = trends(subjects(tmp_path))["found"]
+    (shift,) = found["shifts"]
+    assert (found["name"], found["metric"], found["records"], found["worse"]) == ("a-short", "decode_tok_s", 14, True)
+    assert f"from {shift['created'][:19]}" in printed
+    assert f"({shift['move']['share']:+.1%})" in printed
+    assert shift["move"]["worse"]
+
+
+def test_a_level_that_got_better_is_no_worse_one_on_the_page(tmp_path: Path) -> None:
+    (found,) = trends(subjects(records(tmp_path, noisy([0.6] * 8 + [0.5] * 8), metric="ttft_s")))["found"]
+    assert not found["worse"]
+    assert not found["shifts"][0]["move"]["worse"]
+
+
+def test_without_the_extra_the_page_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    few = trends(subjects(records(tmp_path / "few", [50.0] * 4)))
+    assert (few["missing"], few["found"]) == ("", [])  # nothing to look for
+    many = trends(subjects(records(tmp_path / "many", noisy([50.0] * 8 + [40.0] * 6))))
+    assert 'pip install "pytest-llmbench[report]"' in many["missing"]
+    assert command("history", tmp_path / "many") == 1
+
+
+def test_a_record_and_what_it_was_merged_into_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = records(tmp_path, noisy([50.0] * 9))
+    assert command("merge", *sorted(folder.rglob("run.json")), "--out", folder / "merged" / "run.json") == 0
+    capsys.readouterr()
+    command("history", folder, "--metrics", "decode_tok_s", "--all")
+    assert "(n 9, machine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

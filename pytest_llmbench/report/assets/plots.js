@@ -85,27 +85,6 @@ function ratioPlot(name, marks) {
   return el("div", {}, el("div", { class: "legend" }, ...keys), svg);
 }
 
-const MOST_SERIES = 12, MOST_RECORDS = 100;
-
-function overTime(rows) {
-  const metric = rows.some((row) => row.metrics.decode_tok_s) ? "decode_tok_s" : "ttft_s";
-  const name = (row) => [row.id, row.prompt, row.side, row.machine].filter(Boolean).join(" · ");
-  const groups = [...d3.group(figures(rows, metric), (d) => name(d.row))].map(([key, own]) => [key, d3.sort(own, (d) => d.row.created)])
-    .filter(([, own]) => new Set(own.map((d) => d.row.created)).size > 1).sort((a, b) => b[1].length - a[1].length);
-  const marks = groups.slice(0, MOST_SERIES).flatMap(([key, own]) => own.slice(-MOST_RECORDS).map((d) => ({ ...d, key, first: own[0].y, x: new Date(d.row.created),
-    story: () => `${d.story()}\n${percent(d.y / own[0].y - 1)} against the first record; commit ${sourceOf(d.row).commit.slice(0, 10) || "unknown"}` })));
-  if (!marks.length) return { nodes: [] };
-  const share = (of) => (d) => d[of] / d.first;
-  const node = draw({ ariaLabel: `${label(metric)} over the records, the first being 1`, width: 1200, height: 360, marginRight: 40,
-    x: { type: "utc", label: "record made (UTC)" }, y: { label: `${label(metric)}, first record = 1`, grid: true, nice: true }, symbol: bySymbol,
-    marks: [Plot.ruleY([1], { stroke: "var(--soft)", strokeDasharray: "2,3" }),
-      Plot.line(marks, { x: "x", y: share("y"), z: "key", stroke: asIs((d) => color(d.row.backend)), strokeOpacity: 0.7 }),
-      Plot.ruleX(marks, { x: "x", y1: share("low"), y2: share("high"), stroke: asIs((d) => color(d.row.backend)) }),
-      Plot.dot(marks, { x: "x", y: share("y"), symbol: (d) => d.row.backend, ...looks() })] });
-  const old = groups.some(([, own]) => own.length > MOST_RECORDS) ? `; of each the last ${MOST_RECORDS} records` : "";
-  return { nodes: [node], note: groups.length > MOST_SERIES ? `${MOST_SERIES} of ${groups.length} entries shown: choose a model or a word above${old}` : old.slice(2) };
-}
-
 const PLOTS = [
   ["context", "Decode against context length", decodeByContext, "decode speed with a known context length"],
   ["parity", "Parity ratios", parityRatios, "parity record"],
@@ -128,6 +107,6 @@ function showPlots(rows) {
 function drawPlot(card, { nodes, note, wide }, needs) {
   card.querySelector(".draw").replaceChildren(...nodes);
   card.querySelector("p").textContent = nodes.length ? note ?? "" : `Nothing to draw: no ${needs} among the chosen rows.`;
-  card.classList.toggle("wide", Boolean(nodes.length) && (wide === true || nodes.length > 1 || card.id === "plot-history"));
+  card.classList.toggle("wide", Boolean(nodes.length) && (wide === true || nodes.length > 1));
   card.querySelector(".draw").classList.toggle("multiples", nodes.length > 1);
 }

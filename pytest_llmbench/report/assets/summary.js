@@ -24,6 +24,8 @@ function buildVerdict() {
   }, `${counts.get(status)} ${STATUS_WORDS[status] ?? status}`))));
   if (failed.length) box.append(el("ul", {}, ...failed.slice(0, MOST_SHOWN).map(gateLine)));
   if (failed.length > MOST_SHOWN) box.append(el("p", { class: "soft" }, `and ${failed.length - MOST_SHOWN} more: choose “failed” above`));
+  const slower = DATA.trends.found.filter((t) => t.worse);
+  if (slower.length) box.append(el("p", { class: "held" }, `${plural(slower.length, "figure")} got worse over the records, by a change of level or a drift: see History`));
 }
 
 function failedGates(rows) {
