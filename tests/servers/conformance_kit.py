@@ -117,7 +117,12 @@ def real_subjects() -> tuple[Subject, ...]:
         replace(_of_flavour(engine), where="inside", goes_on=True),
         replace(_of_flavour(litert), prepare=partial(_litert, litert), reasoning=""),
         replace(
-            _of_flavour(diffusion), prepare=partial(_diffusion, diffusion), where="program", text=None, tokens=None
+            _of_flavour(diffusion),
+            prepare=partial(_diffusion, diffusion),
+            where="program",
+            text=None,
+            reasoning="",
+            tokens=None,
         ),
         replace(
             _of_flavour(wheel), name="openai", backend="openai", prepare=partial(_openai, wheel), where="elsewhere"
