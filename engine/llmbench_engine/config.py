@@ -109,14 +109,24 @@ class Config:
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's `config.json`. CheckpointError where it is missing or no JSON object."""
     path = folder / "config.json"
+    values = read_object(path)
+    if values is None:
+        raise CheckpointError("is missing; is this a checkpoint folder?", path=path, key="")
+    return values
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object, None where there is no file. CheckpointError where it is something else."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError("is missing; is this a checkpoint folder?", path=path, key="") from error
-    except ValueError as error:
-        raise CheckpointError(f"is not JSON: {error}", path=path, key="") from error
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointError(f"can't be read: {error.strerror}", path=path) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"is not JSON: {error}", path=path) from error
     if not isinstance(values, dict):
-        raise CheckpointError("is not a JSON object", path=path, key="")
+        raise CheckpointError("is not a JSON object", path=path)
     return values
 
 

@@ -9,7 +9,6 @@ for some `tokenizer_class` it makes the whole pipeline anew from the vocabulary,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from llmbench_engine.config import read_object
 from llmbench_engine.errors import CheckpointError
 
 CONFIG = "tokenizer_config.json"
@@ -61,11 +61,11 @@ class TokenizerConfig:
 def read_tokenizer_config(folder: Path) -> TokenizerConfig:
     """The folder's `tokenizer_config.json`; an empty one where there is none. CheckpointError where it is damaged."""
     path = folder / CONFIG
-    values = read_object(path)
+    values = _read(path)
     listed = _listed(values, path)
     if listed is None:
         # Older transformers wrote the special tokens to a file of their own, which beats the configuration.
-        values |= read_object(folder / "special_tokens_map.json")
+        values |= _read(folder / "special_tokens_map.json")
     extra = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
     roles = dict(_roles(values)) | _object(values, "model_specific_special_tokens", path)
     if isinstance(extra, list):
@@ -80,7 +80,7 @@ def read_eos_ids(folder: Path) -> frozenset[int]:
     """`eos_token_id` of `generation_config.json`, else of `config.json`; empty where neither says."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        value = read_object(path).get("eos_token_id")
+        value = _read(path).get("eos_token_id")
         if value is not None:
             ids = value if isinstance(value, list) else [value]
             if not all(type(token) is int and token >= 0 for token in ids):
@@ -89,17 +89,9 @@ def read_eos_ids(folder: Path) -> frozenset[int]:
     return frozenset()
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A file's JSON object; an empty one where there is no file. CheckpointError where it is something else."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise CheckpointError(f"is not JSON: {error}", path=path) from error
-    if not isinstance(values, dict):
-        raise CheckpointError("is not a JSON object", path=path)
-    return values
+def _read(path: Path) -> dict[str, Any]:
+    """Empty where there is no file."""
+    return read_object(path) or {}
 
 
 def _listed(values: Mapping[str, Any], path: Path) -> tuple[AddedToken, ...] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
-from llmbench_engine.config import Quantization, QuantizationTable
+from llmbench_engine.config import Quantization, QuantizationTable, read_object
 from llmbench_engine.errors import CheckpointError
 
 PACKED_BITS = 32
@@ -283,13 +283,18 @@ def read_arrays(folder: Path) -> dict[str, mx.array]:
 
 def shards(folder: Path) -> list[Path]:
     """The weight files, in order of their names."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    else:
-        names = sorted(p.name for p in folder.glob("model*.safetensors"))
+    path = folder / "model.safetensors.index.json"
+    index = read_object(path)
+    names = sorted(p.name for p in folder.glob("model*.safetensors")) if index is None else _indexed(index, path)
     missing = [n for n in names if not (folder / n).is_file()] if names else ["model.safetensors"]
     if missing:
         problem = f"is missing ({len(missing)} of {len(names) or 1} weight files)"
         raise CheckpointError(problem, path=folder / missing[0])
     return [folder / n for n in names]
+
+
+def _indexed(index: Mapping[str, Any], path: Path) -> list[str]:
+    files = index.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise CheckpointError("must give each weight's file", path=path, key="weight_map")
+    return sorted(set(files.values()))
