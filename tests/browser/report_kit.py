@@ -121,21 +121,43 @@ def everything() -> list[dict[str, Any]]:
 def crowded_page(folder: Path, entries: int) -> Path:
     """One model with more entries than a plot draws."""
     found = [result(f"e{n}", "alpha", measurement=measurement(50.0 + n)) for n in range(entries)]
-    record, page = folder / "crowded.json", folder / "crowded.html"
-    record.write_text(json.dumps(run(found, "2026-01-01T00:00:00.000+00:00")), encoding="utf-8")
-    page.write_text(html(load([record])), encoding="utf-8")
+    return _page(folder / "crowded.html", run(found, "2026-01-01T00:00:00.000+00:00"))
+
+
+def undecided_page(folder: Path, *, slow: float, quick: float) -> Path:
+    """Two entries of a model; the quicker one's gate is undecided."""
+    undecided = gate(quick / 100) | {"outcome": "inconclusive"}
+    found = [
+        result("slow", "alpha", measurement=measurement(slow)),
+        result("quick", "beta", measurement=measurement(quick), verdicts=[undecided]),
+    ]
+    return _page(folder / "undecided.html", run(found, "2026-01-01T00:00:00.000+00:00"))
+
+
+def parity_page(folder: Path, *days: str) -> Path:
+    """The M4 Pro's record as if it had been made on each of these days."""
+    record = json.loads((ROOT / "matrix" / "records" / "parity_m4_pro.json").read_text(encoding="utf-8"))
+    return _page(folder / "parity.html", *(record | {"created": f"{day}T12:00:00Z"} for day in days))
+
+
+def _page(page: Path, *records: dict[str, Any]) -> Path:
+    files = [page.with_name(f"{page.stem}{number}.json") for number, _ in enumerate(records)]
+    for file, record in zip(files, records, strict=True):
+        file.write_text(json.dumps(record), encoding="utf-8")
+    page.write_text(html(load(files)), encoding="utf-8")
     return page
 
 
 def history_page(folder: Path, speeds: list[float]) -> Path:
     """A record a day of one entry, with these decode speeds."""
-    files = [folder / f"{day:02}.json" for day in range(1, len(speeds) + 1)]
-    for day, (file, speed) in enumerate(zip(files, speeds, strict=True), 1):
-        data = run([result("quick", "alpha", measurement=measurement(speed))], f"2026-01-{day:02}T00:00:00.000+00:00")
-        file.write_text(json.dumps(data), encoding="utf-8")
-    page = folder / "history.html"
-    page.write_text(html(load(files)), encoding="utf-8")
-    return page
+    days = enumerate(speeds, 1)
+    return _page(
+        folder / "history.html",
+        *(
+            run([result("quick", "alpha", measurement=measurement(speed))], f"2026-01-{day:02}T00:00:00.000+00:00")
+            for day, speed in days
+        ),
+    )
 
 
 def make_page(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from report_kit import HOSTILE, Opened, crowded_page, history_page
+from report_kit import HOSTILE, Opened, crowded_page, history_page, parity_page, undecided_page
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -30,8 +30,16 @@ def test_the_fastest_backend_at_32k_is_read_off_and_a_suspect_figure_does_not_wi
 
 
 def test_a_machine_that_was_slowed_down_is_named(opened: Opened) -> None:
-    expect(opened.page.locator("#machines .held")).to_have_text("YES, in 1 of 8 measurements")
+    expect(opened.page.locator("#machines .held")).to_have_text(
+        re.compile(r"^YES, in 1 of 9 measurements \(.*/new\.json\)$")
+    )
     expect(opened.page.locator("#machines")).to_contain_text("thermal state not recorded")
+
+
+def test_records_of_one_machine_stand_in_one_line(opened: Opened) -> None:
+    machines = opened.page.locator("#machines tbody tr")
+    expect(machines).to_have_count(2)
+    expect(machines.first).to_contain_text("2026-01-01 00:00 to 2026-01-02 00:00")
 
 
 def test_a_column_sorts_by_number_both_ways_and_the_unmeasured_stay_last(opened: Opened) -> None:
@@ -154,6 +162,24 @@ def test_few_records_are_said_to_be_too_few_for_a_change(page: Page, tmp_path: P
     expect(page.locator("#plot-history")).to_contain_text("looked for from 8 records of a machine on")
     expect(page.locator("table.trends")).to_have_count(0)
     expect(page.locator("#verdict")).not_to_contain_text("over the records")
+
+
+def test_a_scale_is_made_for_the_inconclusive_too(page: Page, tmp_path: Path) -> None:
+    page.goto(undecided_page(tmp_path, slow=10.0, quick=100.0).as_uri())
+    mark = page.locator('#plot-context [data-mark][aria-label*="Decode: 100 tok/s"]')
+    top = page.locator("#plot-context svg").evaluate("""(svg) => {
+        const ticks = [...svg.querySelectorAll('[aria-label="y-axis tick label"] text')];
+        return Math.max(...ticks.map((tick) => +tick.textContent.replace(',', '')));
+    }""")
+    expect(mark).to_have_attribute("fill", "var(--card)")
+    assert top >= 100
+
+
+def test_a_model_of_two_records_has_a_line_for_each_in_the_parity_plot(page: Page, tmp_path: Path) -> None:
+    page.goto(parity_page(tmp_path, "2026-10-31", "2026-11-01").as_uri())
+    names = page.locator("#plot-parity figure").first.locator('[aria-label="y-axis tick label"]')
+    expect(names).to_contain_text("Qwen3-0.6B-4bit, 2026-10-31")
+    expect(names).to_contain_text("Qwen3-0.6B-4bit, 2026-11-01")
 
 
 def test_a_suspect_figure_is_hollow_and_a_failed_one_ringed(opened: Opened) -> None:

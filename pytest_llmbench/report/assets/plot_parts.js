@@ -5,14 +5,15 @@ const capped = (all, most) => (all > most ? `${most.toLocaleString("en")} of ${a
 const color = (backend) => `var(--c${Math.max(0, BACKENDS.indexOf(backend)) % 8})`;
 const symbol = (backend) => SYMBOLS[Math.max(0, BACKENDS.indexOf(backend)) % SYMBOLS.length];
 const isFailed = (row) => ["failed", "error", "xpassed"].includes(row.status);
-const isOdd = (row) => ["suspect", "inconclusive"].includes(row.status) || row.odd.length > 0;
+const isSuspect = (row) => row.status === "suspect" || row.odd.length > 0;
+const isOdd = (row) => row.status === "inconclusive" || isSuspect(row);
 const asIs = (get) => ({ value: get, scale: null });
 
 /** How a mark shows what a figure is worth: hollow for one not to trust, a red ring for one that failed. */
 const looks = (get = (d) => color(d.row.backend)) => ({
   fill: asIs((d) => (isOdd(d.row) ? "var(--card)" : get(d))),
   stroke: asIs((d) => (isFailed(d.row) ? "var(--bad)" : get(d))),
-  strokeWidth: 2, ariaLabel: (d) => d.story(), r: 4.5,
+  strokeWidth: (d) => (isFailed(d.row) ? 4 : 2), ariaLabel: (d) => d.story(), r: 4.5,
 });
 
 /** The figures of one metric as marks; a row without it gives none, so nothing unmeasured is drawn. */
@@ -26,13 +27,13 @@ function figures(rows, metric) {
 
 /** A scale made for the figures that can be trusted: a suspect one beyond it stands at its edge. */
 function upTo(marks) {
-  const sound = marks.filter((d) => !isOdd(d.row));
+  const sound = marks.filter((d) => !isSuspect(d.row));
   return { domain: [0, 1.05 * (d3.max(sound, (d) => d.high) ?? d3.max(marks, (d) => d.y))], clamp: true };
 }
 
 /** Draws with Observable Plot, and makes its marks reachable. */
 function draw(options) {
-  const svg = Plot.plot({ width: 580, height: 300, marginLeft: 60, marginTop: 34, style: { background: "none", color: "var(--ink)" }, ...options });
+  const svg = Plot.plot({ width: 580, height: 310, marginLeft: 60, marginTop: 34, marginBottom: 42, style: { background: "none", color: "var(--ink)" }, ...options });
   const root = svg.tagName === "svg" ? svg : svg.querySelector("svg");
   for (const mark of root.querySelectorAll('g[aria-label="dot"] > *')) mark.setAttribute("data-mark", "");
   root.setAttribute("role", "group");

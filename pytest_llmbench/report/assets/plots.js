@@ -41,7 +41,7 @@ function coldAndCached(rows) {
   const names = new Map(shown.map((row) => [row, `${row.id}${row.prompt ? ` · ${row.prompt}` : ""}${both.some((o) => o !== row && o.id === row.id && o.where === row.where) ? ` · ${row.source + 1}` : ""}`]));
   const marks = (metric) => figures(shown, metric).map((d) => ({ ...d, x: d.y, name: names.get(d.row) }));
   const cold = marks("ttft_s"), cached = marks("ttft_cached_s");
-  const node = draw({ ariaLabel: "Time to first token, cold beside cached", marginLeft: 260, width: 640, height: 70 + 22 * shown.length,
+  const node = draw({ ariaLabel: "Time to first token, cold beside cached", marginLeft: 260, marginTop: 6, width: 640, height: 52 + 22 * shown.length,
     x: { type: "log", label: "seconds (log scale)", grid: true, ticks: 3, tickFormat: (s) => text("_s", s) }, y: { label: null, domain: shown.map((row) => names.get(row)), tickFormat: (s) => s.length > 38 ? `${s.slice(0, 37)}…` : s },
     symbol: { domain: ["cold", "cached"], range: ["circle", "diamond2"] },
     marks: [Plot.link(shown, { x1: (r) => value(r, "ttft_cached_s"), x2: (r) => value(r, "ttft_s"), y1: (r) => names.get(r), y2: (r) => names.get(r), stroke: "var(--line)", strokeWidth: 3 }),
@@ -52,19 +52,39 @@ function coldAndCached(rows) {
 }
 
 function parityRatios(rows) {
-  const places = d3.rollup(rows.filter((row) => row.side === "candidate"), (own) => new Set(own.map((row) => row.source)).size, (row) => row.model);
   const found = rows.filter((row) => row.side === "candidate").flatMap((row) => Object.keys(row.metrics).filter((m) => m.endsWith("_ratio")).map((metric) => {
     const [x, low, high] = row.metrics[metric], name = metric.slice(0, -6), gated = row.verdicts.find((v) => v.metric === name);
     const bad = gated && !passes(gated), source = sourceOf(row), bounds = gated?.interval ?? [low ?? x, high ?? x];
     const said = gated ? `gate ${gated.gate}: ${gated.outcome}` : "not gated";
     return { row: { ...row, status: bad ? "failed" : gated?.outcome === "inconclusive" ? "inconclusive" : "passed" }, x, low: bounds[0], high: bounds[1],
-      title: `${row.section}: ${name}`, model: places.get(row.model) > 1 ? `${row.model} (${row.machine}${new Set(DATA.sources.map((s) => s.machine)).size < DATA.sources.length ? `, ${row.created.slice(0, 10)}` : ""})` : row.model, point: row.point, gate: source.gate, goal: source.goal,
+      title: `${row.section}: ${name}`, model: row.model, point: row.point, gate: source.gate, goal: source.goal,
       story: () => `${story({ ...row, status: "passed" }, metric)}\n${said}${bad ? `, ${percent(1 - x / gated.gate)} below it` : ""}` };
   }));
   const groups = [...d3.group(found, (d) => d.title)];
+  for (const [, marks] of groups) tellApart(marks);
   return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, name),
     el("p", { class: "soft" }, capped(marks.length, MOST_MARKS)), ratioPlot(name, marks.slice(0, MOST_MARKS)))), wide: true,
     note: "More than 1: better than the baseline. Dashed red: the gate; solid: the goal. The bar is the interval of the ratio." };
+}
+
+/** A model that several records measured has a line for each: by machine, else by day, else by the record's number. */
+function tellApart(marks) {
+  for (const own of d3.group(marks, (d) => d.row.model).values()) {
+    const sources = distinct(own, (d) => d.row.source);
+    const ways = [() => "", (d) => d.row.machine, (d) => d.row.created.slice(0, 10), (d) => `record ${d.row.source + 1}`];
+    const way = ways.find((get) => new Set(sources.map((s) => get(own.find((d) => d.row.source === s)))).size === sources.length);
+    for (const d of own) d.model = [d.row.model, way(d)].filter(Boolean).join(", ");
+  }
+}
+
+const MOST_LINEAR = 3;
+
+/** Ratios far apart go on a log scale: else one of 18 would hide all that is near 1. */
+function ratioAxis(marks, limit) {
+  const reach = [...marks.flatMap((d) => [d.low, d.high, d.x]), limit.gate, limit.goal], [low, high] = d3.extent(reach.filter((x) => x > 0));
+  const common = { label: null, grid: true, nice: true, tickFormat: (r) => String(+r.toPrecision(3)) };
+  if (high / low <= MOST_LINEAR) return { ...common, ticks: 5 };
+  return { ...common, type: "log", base: 2, ticks: 5, label: "log scale" };
 }
 
 function ratioPlot(name, marks) {
@@ -72,8 +92,8 @@ function ratioPlot(name, marks) {
   const shade = new Map(points.map((p, i) => [p, `var(--c${i % 8})`]));
   const shapes = { domain: points, range: points.map((_, i) => SYMBOLS[i % 8]), legend: false };
   const limit = marks[0];
-  const svg = draw({ ariaLabel: `Ratio to the baseline, ${name}`, marginLeft: 240, height: 60 + Math.max(26, step * points.length + 8) * models.length,
-    x: { label: null, grid: true, ticks: 5, nice: true, tickFormat: (r) => String(+r.toPrecision(3)) }, symbol: shapes,
+  const svg = draw({ ariaLabel: `Ratio to the baseline, ${name}`, marginLeft: 250, marginTop: 6, height: 48 + Math.max(26, step * points.length + 8) * models.length,
+    x: ratioAxis(marks, limit), symbol: shapes,
     y: { domain: models, label: null, tickFormat: (s) => s.length > 38 ? `${s.slice(0, 37)}…` : s },
     marks: [Plot.ruleX([limit.gate], { stroke: "var(--bad)", strokeDasharray: "5,3" }), Plot.ruleX([limit.goal], { stroke: "var(--good)", strokeWidth: 1.5 }),
       ...points.flatMap((p, i) => {

@@ -37,7 +37,7 @@ const passes = (v) => v.outcome === "passed" || (v.outcome === "inconclusive" &&
 const shortfall = (v) => v.ratio !== null ? 1 - v.ratio / v.gate : v.rule === "at_most" ? v.value / v.gate - 1 : 1 - v.value / v.gate;
 
 function headline(counts, failed, bad, odd) {
-  if (failed.length) return `${plural(failed.length, "gate")} failed, the worst by ${percent(shortfall(failed[0].v))}`;
+  if (failed.length) return `${plural(failed.length, "gate")} failed${failed.length > 1 ? ", the worst" : ""} by ${percent(shortfall(failed[0].v))}`;
   if (bad) return `No gate failed, but ${plural(bad, "test")} failed or couldn't be measured`;
   const measured = counts.get("passed") + odd;
   if (!measured) return "Nothing was measured";
@@ -49,30 +49,46 @@ function gateLine({ row, v }) {
     ? `${text(v.metric, v.value)}, gate ${v.rule === "at_most" ? "at most" : "at least"} ${text(v.metric, v.gate)}`
     : `ratio ${v.ratio.toFixed(4)}${v.interval ? ` (${v.interval.map((x) => x.toFixed(3)).join(" to ")})` : ""}, gate ${v.gate}, ` +
       `${text(v.metric, v.value)} against ${text(v.metric, v.reference)}`;
-  return el("li", {}, el("b", {}, `${row.model || row.id} · ${row.where} · ${v.metric}`), ` ${percent(shortfall(v))} ${v.rule === "at_most" ? "over" : "below"} the gate`,
+  return el("li", {}, el("b", {}, `${row.model || row.id} · ${row.where} · ${v.metric}`), " ", el("span", { class: "held whole" }, `${percent(shortfall(v))} ${v.rule === "at_most" ? "over" : "below"} the gate`),
     el("small", {}, `${facts}, n = ${v.n}, ${row.machine}${v.outcome === "inconclusive" ? ", inconclusive" : ""}`));
 }
 
+const MOST_RECORDS_NAMED = 3;
+
+/** Records of one machine stand in one line; where it was slowed down, the line says in which of them. */
+function buildMachines() {
+  const heads = ["Machine", "Throttled?", "Power", "System", "Memory", "Swap used", "Records", "Measured (UTC)", "Commit"];
+  const groups = d3.group(DATA.sources, (s) => JSON.stringify([s.fingerprint, s.machine, s.system, s.memory_bytes]));
+  byId("machines").append(el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...[...groups.values()].map((own) => el("tr", {}, ...machineCells(own).map((cell) => el("td", {}, cell)))))));
+}
+
+function machineCells(sources) {
+  const [first] = sources, each = (get) => distinct(sources, get).join("; ");
+  const swap = d3.max(sources, (s) => s.swap_bytes), days = d3.sort(sources.map((s) => s.created.slice(0, 16).replace("T", " ")));
+  return [el("span", { class: "whole" }, first.machine), held(sources), each(power) || "not known", first.system || "–",
+    first.memory_bytes ? text("_bytes", first.memory_bytes) : "–", typeof swap === "number" ? text("_bytes", swap) : "–",
+    recordNames(sources), days.length > 1 ? `${days[0]} to ${days.at(-1)}` : days[0], each((s) => s.commit.slice(0, 10)) || "–"];
+}
+
+const power = (s) => [s.power.source === "ac" ? "AC" : s.power.source,
+  typeof s.power.low_power_mode === "boolean" && `Low Power Mode ${s.power.low_power_mode ? "ON" : "off"}`].filter(Boolean).join(", ");
+
+function recordNames(sources) {
+  const names = distinct(sources, (s) => s.file), named = names.slice(0, MOST_RECORDS_NAMED).join(", ");
+  return names.length > MOST_RECORDS_NAMED ? `${named} and ${names.length - MOST_RECORDS_NAMED} more` : named;
+}
+
 /** Whether a machine was slowed down while it measured. */
-function held(source) {
-  const rows = DATA.rows.filter((row) => sourceOf(row) === source && row.side !== "baseline" && Object.keys(row.metrics).length);
-  const slowed = rows.filter((row) => row.conditions.held_back === true).length;
-  if (slowed) return el("span", { class: "held" }, `YES, in ${slowed} of ${plural(rows.length, "measurement")}`);
+function held(sources) {
+  const rows = DATA.rows.filter((row) => sources.includes(sourceOf(row)) && row.side !== "baseline" && Object.keys(row.metrics).length);
+  const slowed = rows.filter((row) => row.conditions.held_back === true);
+  const where = sources.length > 1 ? ` (${recordNames(distinct(slowed, sourceOf))})` : "";
+  if (slowed.length) return el("span", { class: "held" }, `YES, in ${slowed.length} of ${plural(rows.length, "measurement")}${where}`);
   const known = rows.filter((row) => row.conditions.held_back === false);
   if (!known.length) return el("span", { class: "none" }, "not known: the record doesn't say");
   const thermal = known.some((row) => row.conditions.thermal_state);
-  return thermal ? "no" : "no Low Power Mode; thermal state not recorded";
-}
-
-function buildMachines() {
-  const heads = ["Machine", "System", "Memory", "Power", "Throttled?", "Swap used", "Record", "Measured (UTC)", "Commit"];
-  const rows = DATA.sources.map((s) => {
-    const power = [s.power.source === "ac" ? "AC" : s.power.source, typeof s.power.low_power_mode === "boolean" && `Low Power Mode ${s.power.low_power_mode ? "ON" : "off"}`];
-    return [s.machine, s.system || "–", s.memory_bytes ? text("_bytes", s.memory_bytes) : "–", power.filter(Boolean).join(", ") || "not known",
-      held(s), typeof s.swap_bytes === "number" ? text("_bytes", s.swap_bytes) : "–", s.file, s.created.slice(0, 16).replace("T", " "), s.commit.slice(0, 10) || "–"];
-  });
-  byId("machines").append(el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", { scope: "col" }, h)))),
-    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell) => el("td", {}, cell)))))));
+  return `${thermal ? "no" : "no Low Power Mode; thermal state not recorded"}${known.length < rows.length ? `; not known of ${rows.length - known.length}` : ""}`;
 }
 
 function showVerdict() {
