@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
-from report_kit import Opened, make_page
+from report_kit import Opened, launch, make_page
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Playwright's own Chromium, or the system's (`LLMBENCH_CHROMIUM` or `chromium` on PATH)."""
-    program = os.environ.get("LLMBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        # A container's root has no namespace for the sandbox; the page is our own and has no network.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         try:
-            browser = playwright.chromium.launch(executable_path=program, args=arguments)
+            browser = launch(playwright)
         except Error as error:
             # At a desk that is a thing to install; where CI measures it must not pass for tested.
             missing = pytest.fail if os.environ.get("CI") else pytest.skip

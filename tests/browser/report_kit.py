@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page, Playwright
 
 from pytest_llmbench.figures import load
 from pytest_llmbench.report import html
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+def launch(playwright: Playwright) -> Browser:
+    """The system's Chromium (`LLMBENCH_CHROMIUM` or `chromium` on PATH), else Playwright's own."""
+    program = os.environ.get("LLMBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    # A container's root has no namespace for the sandbox; the page is our own and has no network.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    return playwright.chromium.launch(executable_path=program, args=arguments)
 
 
 class Opened:

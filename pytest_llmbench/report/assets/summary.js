@@ -3,10 +3,11 @@ function buildHead() {
   const files = DATA.sources.length;
   const measured = DATA.rows.filter((row) => Object.keys(row.metrics).length).length;
   byId("about").textContent = `${plural(measured, "measurement")} from ${plural(files, "record")} of ` +
-    `${plural(distinct(DATA.sources, (s) => s.machine).length, "machine")}; made offline by pytest-llmbench ${DATA.release}`;
+    `${plural(MACHINES.length, "machine")}; made offline by pytest-llmbench ${DATA.release}`;
 }
 
 const MOST_SHOWN = 12;
+const MACHINES = distinct(DATA.sources, (s) => s.machine);
 
 /** The verdict first: what failed and by how much. */
 function buildVerdict() {
@@ -49,8 +50,9 @@ function gateLine({ row, v }) {
     ? `${text(v.metric, v.value)}, gate ${v.rule === "at_most" ? "at most" : "at least"} ${text(v.metric, v.gate)}`
     : `ratio ${v.ratio.toFixed(4)}${v.interval ? ` (${v.interval.map((x) => x.toFixed(3)).join(" to ")})` : ""}, gate ${v.gate}, ` +
       `${text(v.metric, v.value)} against ${text(v.metric, v.reference)}`;
-  return el("li", {}, el("b", {}, `${row.model || row.id} · ${row.where} · ${v.metric}`), " ", el("span", { class: "held whole" }, `${percent(shortfall(v))} ${v.rule === "at_most" ? "over" : "below"} the gate`),
-    el("small", {}, `${facts}, n = ${v.n}, ${row.machine}${v.outcome === "inconclusive" ? ", inconclusive" : ""}`));
+  const by = el("span", { class: "held" }, `${percent(shortfall(v))} ${v.rule === "at_most" ? "over" : "below"} the gate`);
+  return el("li", {}, el("b", {}, `${row.model || row.id} · ${row.where} · ${v.metric}`),
+    el("small", {}, by, `: ${facts}, n = ${v.n}${MACHINES.length > 1 ? `, ${row.machine}` : ""}${v.outcome === "inconclusive" ? ", inconclusive" : ""}`));
 }
 
 const MOST_RECORDS_NAMED = 3;
