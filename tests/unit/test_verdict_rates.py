@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import math
 import random
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from script_kit import loaded_script, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "ci" / "verdict_rates"
@@ -27,26 +25,12 @@ Rates = dict[tuple[str, float, str], dict[str, Any]]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=240, check=False)
+    return run_script(SCRIPT, *arguments)
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The script as a module."""
-    copy = tmp_path_factory.mktemp("script") / "verdict_rates.py"  # its bytecode isn't to lie in ci/
-    copy.write_text(SCRIPT.read_text(encoding="utf-8").replace("Path(__file__)", f"Path({str(SCRIPT)!r})"))
-    spec = importlib.util.spec_from_loader(
-        "verdict_rates", importlib.machinery.SourceFileLoader("verdict_rates", str(copy))
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        patch.setattr(sys, "path", list(sys.path))
-        spec.loader.exec_module(module)
-    return module
+    return loaded_script(SCRIPT, tmp_path_factory.mktemp("script"))
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +136,8 @@ def test_lognormal_noise_has_its_deviation_in_a_pair_and_drifts_in_common(script
 
 
 def test_residuals_have_mean_zero_and_the_samples_deviation(script: ModuleType) -> None:
-    result = next(r for r in script.read_parity_record(script.RECORD).results if r.section == "decode")
-    found = script.residuals(result)
+    result = next(r for r in script.simulation.read_parity_record(script.RECORD).results if r.section == "decode")
+    found = script.simulation.residuals(result)
     assert sum(found) == pytest.approx(0, abs=1e-12)
     for side, own in ((result.candidate, found[:4]), (result.baseline, found[4:])):
         assert statistics.pstdev(own) == pytest.approx(statistics.stdev(map(math.log, side.samples)))

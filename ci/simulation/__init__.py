@@ -1,0 +1,68 @@
+"""What the simulations of verdicts share: the saved record's noise, and how their results are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_llmbench.parity import ParityResult
+from pytest_llmbench.parity_record import read_parity_record
+
+RECORD: Final = Path(__file__).resolve().parents[2] / "matrix" / "records" / "parity_m4_pro.json"
+SECTIONS: Final = {"decode": "tok_s", "ttft": "prefill_tok_s", "load": "first_token_s"}
+"""Of the record, with the metric that stands for each."""
+
+LEAST_SAMPLES: Final = 3
+
+Pair = tuple[float, float]
+Noise = Callable[[random.Random], Iterator[Pair]]
+"""Starts a trial: yields what each round's candidate and baseline are multiplied with."""
+
+
+def resampled(results: Sequence[Sequence[float]]) -> Noise:
+    """`results`: for each of the section's, the residuals of its samples, as logarithms."""
+
+    def rounds(rng: random.Random) -> Iterator[Pair]:
+        own = rng.choice(results)
+        while True:
+            yield math.exp(rng.choice(own)), math.exp(rng.choice(own))
+
+    return rounds
+
+
+def residuals(result: ParityResult) -> list[float]:
+    """Of both sides' samples, each around its own side's mean; none where a side has too few."""
+    found = []
+    for side in (result.candidate, result.baseline):
+        if side is None or len(side.samples) < LEAST_SAMPLES:
+            return []
+        logs = [math.log(sample) for sample in side.samples]
+        centre, widened = statistics.fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+        found += [(value - centre) * widened for value in logs]
+    return found
+
+
+def record_residuals(path: Path) -> dict[str, list[list[float]]]:
+    """Section → the residuals of each of its results."""
+    results = read_parity_record(path).results
+    found = {
+        section: [residuals(r) for r in results if (r.section, r.metric) == (section, metric)]
+        for section, metric in SECTIONS.items()
+    }
+    return {section: kept for section, rows in found.items() if (kept := [row for row in rows if row])}
+
+
+def dumps(data: dict[str, Any]) -> str:
+    """JSON with a line for each row of the rates."""
+    head = json.dumps({**data, "rates": []}, indent=1)
+    rows = ",\n  ".join(map(json.dumps, data["rates"]))
+    return head.replace('"rates": []', f'"rates": [\n  {rows}\n ]') + "\n"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
