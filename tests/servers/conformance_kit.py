@@ -6,6 +6,7 @@ of a server that doesn't run on Linux.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,8 @@ from pytest_llmbench.checkpoints import script
 from pytest_llmbench.matrix import MatrixEntry
 
 LITERT_MODEL = Path(__file__).parents[1] / "data" / "tiny.litertlm"
+CONTEXT = 1024
+"""Tokens, as the folders' configuration has it, and as llama.cpp's server is told."""
 MLX_FIX = "pip install 'pytest-llmbench[mlx]'"
 Where = Literal["process", "program", "inside", "elsewhere"]
 
@@ -46,7 +49,8 @@ class Subject:
     `where`: an HTTP "process" that we start, a "program" for each answer, "inside" of this process, or "elsewhere".
     `text`: None where it isn't known beforehand. `tokens`, `plain_tokens`: of an answer with thinking and without.
     `uncached`: tokens at a repeated prompt's end that its cache doesn't answer. `finish`: what ends an answer, None
-    where it isn't told. `goes_on`: after the end token, if asked to.
+    where it isn't told. `goes_on`: after the end token, if asked to. `parts`: an answer's thinking and visible tokens.
+    `too_long`: its words for a prompt that its context can't hold; None if it reads such a prompt, and reads it whole.
     """
 
     name: str
@@ -62,6 +66,8 @@ class Subject:
     uncached: int | None = 1
     finish: str | None = "stop"
     goes_on: bool = False
+    parts: tuple[int | None, int | None] = (6, 12)
+    too_long: str | None = None
 
 
 # --- real servers ---
@@ -70,7 +76,17 @@ class Subject:
 @contextmanager
 def _flavour(flavour: Flavour, folder: Path, checkpoints: Path) -> Iterator[Place]:
     chosen = drafted(pinned(flavour, folder), folder, checkpoints)
-    yield Place(entry=entry(chosen, checkpoints / "tiny-scripted"))
+    model = checkpoints / "tiny-scripted" if flavour.suffix else _short(folder, checkpoints)
+    yield Place(entry=entry(chosen, model))
+
+
+def _short(folder: Path, checkpoints: Path) -> Path:
+    """A copy of the scripted checkpoint whose context is short."""
+    copy = Path(shutil.copytree(checkpoints / "tiny-scripted", folder / "tiny-scripted"))
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = CONTEXT
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return copy
 
 
 @contextmanager
@@ -115,7 +131,13 @@ def real_subjects() -> tuple[Subject, ...]:
     return (
         *(_of_flavour(flavour) for flavour in found.values()),
         replace(_of_flavour(engine), where="inside", goes_on=True),
-        replace(_of_flavour(litert), prepare=partial(_litert, litert), reasoning=""),
+        replace(
+            _of_flavour(litert),
+            prepare=partial(_litert, litert),
+            reasoning="",
+            parts=(6, None),
+            too_long="Input token ids are too long",
+        ),
         replace(
             _of_flavour(diffusion),
             prepare=partial(_diffusion, diffusion),
@@ -123,14 +145,21 @@ def real_subjects() -> tuple[Subject, ...]:
             text=None,
             reasoning="",
             tokens=None,
+            too_long="input too long",
         ),
         replace(
-            _of_flavour(wheel), name="openai", backend="openai", prepare=partial(_openai, wheel), where="elsewhere"
+            _of_flavour(wheel),
+            name="openai",
+            backend="openai",
+            prepare=partial(_openai, wheel),
+            where="elsewhere",
+            parts=(None, None),
         ),
     )
 
 
 def _of_flavour(flavour: Flavour) -> Subject:
+    refusals = {"llama-server": "exceeds the available context size", "mlx-vlm": "exceeds the available context budget"}
     return Subject(
         name=flavour.name,
         backend=flavour.backend,
@@ -140,6 +169,7 @@ def _of_flavour(flavour: Flavour) -> Subject:
         plain_tokens=flavour.counted(13),
         uncached=flavour.uncached,
         goes_on=flavour.backend == "llama-server",
+        too_long=refusals.get(flavour.backend),
     )
 
 
@@ -175,11 +205,20 @@ def replayed_subjects() -> tuple[Subject, ...]:
         reasoning="Hm.",
         tokens=5,
         plain_tokens=3,
+        parts=(None, None),
+        too_long="the input length exceeds the context length",
     )
     recorded = replace(thinker, text="<think> thinking</think>Paris.", reasoning="", tokens=6)
     return (
         thinker,
-        replace(thinker, name="lm-studio", backend="lm-studio", prepare=partial(_running, "lm-studio"), finish=None),
+        replace(
+            thinker,
+            name="lm-studio",
+            backend="lm-studio",
+            prepare=partial(_running, "lm-studio"),
+            finish=None,
+            parts=(2, None),
+        ),
         replace(
             recorded,
             name="docker-model-runner",
@@ -194,6 +233,7 @@ def replayed_subjects() -> tuple[Subject, ...]:
             text="One two",
             reasoning="",
             tokens=3,
+            parts=(None, None),
         ),
     )
 

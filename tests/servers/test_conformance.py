@@ -1,7 +1,7 @@
 """What every backend is held to, on a real server where one runs on Linux and on a replay of its protocol elsewhere.
 
 A check is a test here; what a subject can't be checked for stands in `conformance_limits.CANNOT`, with the reason.
-`ci/servers/verify` runs this file and publishes what came of it.
+`ci/verify_servers` runs this file and publishes what came of it. Another check is another test.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from conformance_kit import Place, Subject, subjects
-from conformance_limits import CANNOT, STARTED
+from conformance_kit import CONTEXT, Place, Subject, subjects
+from conformance_limits import CANNOT
 from server_kit import group_members, open_target, prompt_for
 
 from processes import is_running
@@ -29,10 +30,10 @@ from pytest_llmbench.ports import port_owner
 from pytest_llmbench.prompts import Message, Prompt, PromptMaker, builtin
 from pytest_llmbench.sample import Sample
 
-ASKED, FIXED = 64, 40
+ASKED, FIXED, LONG_WORDS = 64, 40, 3000
 LONG = Prompt(
     name="long",
-    messages=(Message(role="user", content="value " * 40_000),),
+    messages=(Message(role="user", content="value " * LONG_WORDS),),
     tokens=None,
     exact=False,
     shared_tokens=0,
@@ -136,6 +137,7 @@ def test_tokens_are_counted(subject: Subject, ask: Callable[..., Sample]) -> Non
     sample = ask()
     assert sample.completion_tokens == subject.tokens
     assert sample.token_source == ("engine" if subject.where == "inside" else "usage")
+    assert (sample.thinking_tokens, sample.visible_tokens) == subject.parts
     assert sample.finish_reason == subject.finish
     assert sample.stopped_early
 
@@ -196,35 +198,38 @@ def test_memory_is_that_of_its_own_processes(place: Place, target: Target, ask: 
     assert peak.peak_bytes > 0.8 * held.current_bytes > 1_000_000
 
 
-def test_a_prompt_longer_than_the_context_is_an_error(
+def test_a_prompt_longer_than_the_context_is_refused_or_read_whole(
     subject: Subject, target: Target, ask: Callable[..., Sample]
 ) -> None:
-    with pytest.raises(RequestError):
-        target.stream(LONG, max_tokens=8, temperature=0.0, fixed_length=False)
+    def stream() -> Sample:
+        return target.stream(LONG, max_tokens=8, temperature=0.0, fixed_length=False)
+
+    if subject.too_long is None:
+        read = stream().prompt_tokens
+        assert read is not None
+        assert read > LONG_WORDS > CONTEXT
+    else:
+        with pytest.raises(RequestError, match=subject.too_long):
+            stream()
     assert ask().text == subject.text or subject.text is None
 
 
 # --- end ---
 
 
-def test_it_is_gone_afterwards_and_its_port_is_free(place: Place, tmp_path: Path) -> None:
+def test_what_was_started_is_gone_afterwards_and_nothing_else(place: Place, tmp_path: Path) -> None:
     with open_target(place.entry, tmp_path) as target:
         group, port = target.info.pid, port_of(target)
-        assert group is not None
-        assert group_members(group)
+        assert port_owner(port) is not None
+    if place.pid is not None:
+        assert group is None
+        assert is_running(place.pid)
+        assert port_owner(port) is not None
+        return
+    assert group is not None
     assert group_members(group) == []
     assert port_owner(port) is None
     socket.create_server(("127.0.0.1", port)).close()
-
-
-def test_a_server_that_was_there_goes_on_without_our_model(subject: Subject, place: Place, tmp_path: Path) -> None:
-    if subject.where != "elsewhere":
-        pytest.skip(STARTED)
-    for _ in range(2):
-        with open_target(place.entry, tmp_path):
-            pass
-        assert place.pid is not None
-        assert is_running(place.pid)
 
 
 # --- what can't be ---
@@ -289,5 +294,6 @@ def test_every_backend_is_a_subject_and_every_limit_is_one_of_a_check_and_a_subj
 
 
 def port_of(target: Target) -> int:
-    assert target.info.base_url is not None
-    return int(target.info.base_url.rpartition(":")[2])
+    port = urlsplit(target.info.base_url or "").port
+    assert port is not None
+    return port
