@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from pytest_llmbench import markdown, verdict
@@ -53,10 +53,10 @@ def to_bmf(subjects: Iterable[Subject]) -> dict[str, dict[str, dict[str, float]]
     Only metrics of which more or less is better. A metric that wasn't measured is left out: never a 0.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for subject in subjects:
+    for subject in one_of_each(subjects):
         measures = {_slug(name): _metric(values) for name, values in judged(subject).items()}
         if measures:
-            found.setdefault(subject.name, {}).update(measures)
+            found[subject.name] = measures
     return found
 
 
@@ -70,10 +70,20 @@ def to_gha(subjects: Iterable[Subject], better: Better) -> list[dict[str, Any]]:
             **_range(values),
             "extra": _extra(subject, values),
         }
-        for subject in subjects
+        for subject in one_of_each(subjects)
         for name, values in judged(subject).items()
         if verdict.direction(name) == better
     ]
+
+
+def one_of_each(subjects: Iterable[Subject]) -> Iterator[Subject]:
+    """The subjects. UsageError for two results of one name: both formats know a result by its name alone."""
+    seen: dict[str, Subject] = {}
+    for subject in subjects:
+        if (other := seen.setdefault(subject.name, subject)) is not subject:
+            paths = " and ".join(dict.fromkeys(str(one.source.path) for one in (other, subject)))
+            raise UsageError(f"{subject.name} stands twice in {paths}: make a file for each run or machine")
+        yield subject
 
 
 def judged(subject: Subject) -> dict[str, Values]:

@@ -158,6 +158,24 @@ def _page(page: Path, *records: dict[str, Any]) -> Path:
     return page
 
 
+def hostile_page(folder: Path) -> Path:
+    """A run and a parity record in which every text that somebody else wrote is hostile."""
+    results = everything()
+    for number, found in enumerate(results):
+        found["reason"] = HOSTILE
+        found["entry"] |= dict.fromkeys(found["entry"], HOSTILE) | {"id": f"{HOSTILE}{number}"}
+        found["verdicts"] = [gate(0.9) | {"reason": HOSTILE}]
+        if (measured := found["measurement"]) is not None:
+            states = dict.fromkeys(("power_source", "thermal_state"), HOSTILE)
+            measured |= {"suspicions": [HOSTILE], "target": {"version": HOSTILE}}
+            measured["conditions"] = {when: measured["conditions"][when] | states for when in ("before", "after")}
+    hostile = run(results, "2026-01-02T00:00:00.000+00:00", chip=HOSTILE)
+    hostile["environment"] |= {"git_commit": HOSTILE, "os": HOSTILE, "os_version": HOSTILE}
+    record = json.loads((ROOT / "matrix" / "records" / "parity_m4_pro.json").read_text(encoding="utf-8"))
+    record["environment"] |= {"chip": HOSTILE, "machine": HOSTILE}
+    return _page(folder / "hostile.html", hostile, record)
+
+
 def history_page(folder: Path, speeds: list[float]) -> Path:
     """A record a day of one entry, with these decode speeds."""
     days = enumerate(speeds, 1)

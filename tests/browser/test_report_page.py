@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from report_kit import HOSTILE, Opened, crowded_page, history_page, parity_page, undecided_page
+from report_kit import HOSTILE, Opened, crowded_page, history_page, hostile_page, parity_page, undecided_page
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -112,6 +112,23 @@ def test_strings_of_a_record_are_text_and_never_markup(opened: Opened) -> None:
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3
     expect(page).to_have_title("LLM benchmarks")
+
+
+def test_a_record_that_is_hostile_all_over_is_text_all_over(page: Page, tmp_path: Path) -> None:
+    opened = Opened(page, hostile_page(tmp_path))
+    for row in range(0, page.locator("[data-row]").count(), 10):
+        page.locator("[data-row]").nth(row).click()
+    opened.go("theme=dark")
+    for place in ("#verdict", "#machines", "#leaders", "#table .detail", "#plot-memory [data-mark]", "#filters"):
+        assert any(
+            HOSTILE in text
+            for text in page.locator(place).evaluate_all("found => found.map((n) => n.textContent + n.ariaLabel)")
+        ), place
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 3
+    expect(page).to_have_title("LLM benchmarks")
+    assert opened.requests == [opened.url]
+    assert opened.complaints == []
 
 
 def test_what_was_not_measured_is_listed_with_its_reason_and_never_drawn(opened: Opened) -> None:

@@ -144,6 +144,17 @@ def test_reports_are_written_beside_the_record(saved: Lab) -> None:
         assert json.loads((saved.out / f"report.{name}.json").read_text())
 
 
+def test_a_report_that_cant_be_made_is_said_and_the_results_are_kept(lab: Lab) -> None:
+    for name in ("one", "two"):
+        (lab.path / f"{name}.json").write_text(RECORD.read_text(encoding="utf-8"))
+    result = lab.run(
+        "one.json", "two.json", "-k", "Qwen3-0.6B-4bit-decode", "--llmbench-out=out", "--llmbench-report=bmf"
+    )
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["*not all reports were written: *-r1 stands twice in *one.json and *two.json*"])
+    assert len(lab.run_json()["results"]) == 6
+
+
 def test_without_a_benchmark_the_options_cost_nothing(lab: Lab) -> None:
     lab.ini("llmbench_compare = gone.json\nllmbench_compare_fail = tok_s:5%\n")
     lab.pytester.makepyfile("def test_it(): pass")

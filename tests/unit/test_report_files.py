@@ -12,6 +12,7 @@ import pytest
 from record_kit import CSV_FOLDER, PARITY, command, result, run, save
 
 from pytest_llmbench import markdown
+from pytest_llmbench.compare import compare, parse_limits
 from pytest_llmbench.figures import load
 from pytest_llmbench.report_files import RENDER
 from pytest_llmbench.summary_page import page
@@ -66,13 +67,24 @@ def test_bmf_is_as_bencher_says(saved: Path, capsys: pytest.CaptureFixture[str])
 def test_both_directions_of_github_action_benchmark_are_as_it_says(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bigger = json.loads(report("gha", saved, capsys=capsys))
-    smaller = json.loads(report("gha-smaller", saved, capsys=capsys))
+    bigger = json.loads(report("gha", saved, PARITY, capsys=capsys))
+    smaller = json.loads(report("gha-smaller", saved, PARITY, capsys=capsys))
     jsonschema.validate([*bigger, *smaller], GHA)
     assert {(e["name"], e["unit"], e["value"]) for e in bigger} >= {("a-short decode_tok_s", "tok/s", 41.0)}
     assert {e["name"] for e in smaller} >= {"a-short ttft_s", "a-short peak_memory_bytes"}
     assert not {e["name"] for e in bigger} & {e["name"] for e in smaller}
     assert not [e["name"] for e in [*bigger, *smaller] if "_tokens" in e["name"]]
+
+
+@pytest.mark.parametrize("kind", ["bmf", "gha", "gha-smaller"])
+def test_two_results_of_one_name_are_refused_rather_than_one_lost(
+    kind: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = save(tmp_path / "other.json", run(result("a", SPEED), chip="Apple M9"))
+    assert command("report", saved, other, "--format", kind) == 2
+    said = capsys.readouterr().err
+    assert "a-short stands twice" in said
+    assert f"{saved} and {other}" in said
 
 
 def test_csv_has_units_in_its_head_and_reads_back(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +143,18 @@ def test_the_page_stays_under_its_size_and_escapes_what_others_wrote(tmp_path: P
     assert len(text.encode()) < markdown.MOST_BYTES
     assert "more." in text
     assert "<script>" not in text
+
+
+def test_the_page_stays_under_its_size_with_a_comparison_and_many_records(tmp_path: Path) -> None:
+    names = [f"entry-{number}-with-a-long-name" for number in range(400)]
+    slow = {"decode_tok_s": [4.0, 4.1, 4.2]}
+    old = load([save(tmp_path / "old.json", run(*(result(name, SPEED) for name in names)))])
+    paths = [save(tmp_path / f"new{n}.json", run(*(result(name, slow) for name in names))) for n in range(3)]
+    new = load([*paths, PARITY])
+    text = page(new, compare(old, new, parse_limits("decode_tok_s:5%")))
+    assert len(text.encode()) < markdown.MOST_BYTES < 60_001
+    assert "Compared with the saved run: failed" in text
+    assert "Parity:" in text
 
 
 def test_the_page_compares_with_a_saved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
