@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
@@ -62,6 +63,25 @@ def dumps(data: dict[str, Any]) -> str:
     head = json.dumps({**data, "rates": []}, indent=1)
     rows = ",\n  ".join(map(json.dumps, data["rates"]))
     return head.replace('"rates": []', f'"rates": [\n  {rows}\n ]') + "\n"
+
+
+def arguments(description: str | None, trials: int, *, of: str) -> argparse.Namespace:
+    """`trials`, `seed` and `out`, from the command line. `of`: what there are so many trials for."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=trials, help=f"of {of} (default {trials})")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write the rates there, as JSON")
+    given = parser.parse_args()
+    if given.trials < 1:
+        parser.error("--trials has to be at least 1")
+    return given
+
+
+def save(data: dict[str, Any], out: Path | None) -> None:
+    """Write the rates where somebody wants them."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(dumps(data), encoding="utf-8")
 
 
 def percent(share: float) -> str:
