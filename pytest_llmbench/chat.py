@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.chat_tools import ToolCall, ToolCalls
@@ -43,6 +43,8 @@ class Reply:
     model: str | None
     fingerprint: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    sent_ns: int | None = None
+    """That start on the monotonic clock."""
 
 
 class ChatClient:
@@ -126,14 +128,14 @@ class _Clock:
     """Nanoseconds since the request's first byte went out; connecting before it isn't counted."""
 
     def __init__(self) -> None:
-        self._start_ns = time.monotonic_ns()
+        self.start_ns = time.monotonic_ns()
 
     def trace(self, event: str, _: Mapping[str, Any]) -> None:
         if event.endswith("send_request_headers.started"):
-            self._start_ns = time.monotonic_ns()
+            self.start_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
-        return time.monotonic_ns() - self._start_ns
+        return time.monotonic_ns() - self.start_ns
 
 
 class _ReplyBuilder:
@@ -202,7 +204,7 @@ def _read(response: httpx.Response, wire: Wire, clock: _Clock, patience_s: float
     end_ns = clock.now_ns()
     for event in decoder.end():
         builder.take(event, end_ns)
-    return builder.build(end_ns)
+    return replace(builder.build(end_ns), sent_ns=clock.start_ns)
 
 
 def _check_progress(builder: _ReplyBuilder, at_ns: int, patience_s: float) -> None:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.errors import UsageError
+from pytest_llmbench.matrix import concurrency_prompt
 from pytest_llmbench.session import Bench, bench_of
 
 if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
     from pytest_llmbench.matrix import MatrixEntry
+    from pytest_llmbench.measure import Measurement
     from pytest_llmbench.parity import ParityResult
     from pytest_llmbench.parity_plan import ParityPlanModel
     from pytest_llmbench.parity_planned import PlannedPoint, PlannedResult, PlannedSection
@@ -24,6 +28,9 @@ MARKER_HELP = (
 )
 ADDED = ("tools", "quality")
 """Options that add a test to each entry of a matrix."""
+MEASUREMENTS = ("llmbench_measurement", "llmbench_streams")
+"""Fixtures that give a measurement."""
+NO_LEVEL = "no level of concurrency is given; say --llmbench-concurrency 1,4, or concurrency: [1, 4] in the matrix"
 SELECTORS = ("id", "backend", "model_id", "quant", "kv", "group", "prompt", "section")
 
 
@@ -49,9 +56,11 @@ class MatrixFile(SuiteFile):
         from pytest_llmbench import suite
 
         bench = bench_of(self.config)
-        bench.matrix(self.path)
+        matrix = bench.matrix(self.path)
+        added = [kind for kind in ADDED if getattr(bench.options, kind)]
+        added += ["concurrency"] if any(bench.settings(entry).concurrency for entry in matrix.entries) else []
         module = ModuleType(suite.__name__, suite.__doc__)
-        for name in ("test_throughput", *(f"test_{kind}" for kind in ADDED if getattr(bench.options, kind))):
+        for name in ("test_throughput", *(f"test_{kind}" for kind in added)):
             setattr(module, name, getattr(suite, name))
         return module
 
@@ -90,19 +99,34 @@ def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
     file = metafunc.definition.getparent(MatrixFile)
     matrices = (bench.matrix(file.path),) if file is not None else bench.configured_matrices()
     entries = [e for matrix in matrices for e in matrix.entries if matches(facts_of(e), wanted)]
-    if "llmbench_prompt" not in metafunc.fixturenames:
-        params = [pytest.param(e, id=e.id, marks=marks(e, facts_of(e))) for e in entries]
-        require_some([str(param.id) for param in params], metafunc, wanted)
-        metafunc.parametrize("llmbench_entry", params, indirect=True, scope="session")
-        return
-    pairs = [
+    if "llmbench_level" in metafunc.fixturenames:
+        if not any(bench.settings(e).concurrency for e in entries):
+            raise UsageError(f"{metafunc.definition.nodeid}: {NO_LEVEL}")
+        names, params = "llmbench_entry,llmbench_level", _with_levels(entries, bench, wanted)
+    elif "llmbench_prompt" in metafunc.fixturenames:
+        names, params = "llmbench_entry,llmbench_prompt", _with_prompts(entries, bench, wanted)
+    else:
+        names, params = "llmbench_entry", [pytest.param(e, id=e.id, marks=marks(e, facts_of(e))) for e in entries]
+    require_some([str(param.id) for param in params], metafunc, wanted)
+    metafunc.parametrize(names, params, indirect=True, scope="session")
+
+
+def _with_prompts(entries: Iterable[MatrixEntry], bench: Bench, wanted: Mapping[str, Any]) -> list[ParameterSet]:
+    return [
         pytest.param(e, prompt, id=f"{e.id}-{prompt}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
         for e in entries
         for prompt in bench.settings(e).prompts
-        if "prompt" not in wanted or wanted["prompt"] == prompt
+        if wanted.get("prompt", prompt) == prompt
     ]
-    require_some([str(pair.id) for pair in pairs], metafunc, wanted)
-    metafunc.parametrize("llmbench_entry,llmbench_prompt", pairs, indirect=True, scope="session")
+
+
+def _with_levels(entries: Iterable[MatrixEntry], bench: Bench, wanted: Mapping[str, Any]) -> list[ParameterSet]:
+    return [
+        pytest.param(e, level, id=f"{e.id}-{level}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
+        for e in entries
+        for level in bench.settings(e).concurrency
+        if wanted.get("prompt", prompt := concurrency_prompt(level)) == prompt
+    ]
 
 
 def require_some(
@@ -165,9 +189,18 @@ def entry_of(item: pytest.Item) -> MatrixEntry | None:
 
 
 def prompt_of(item: pytest.Item) -> str | None:
-    """The prompt that a test runs for."""
+    """The prompt that a test runs for; of several requests at once, the name under which they are recorded."""
+    level: int | None = param(item, "llmbench_level")
+    if level is not None:
+        return concurrency_prompt(level)
     found: str | None = param(item, "llmbench_prompt")
     return found
+
+
+def measurement_of(item: pytest.Item) -> Measurement | None:
+    """What was measured for a test; None where nothing was (yet)."""
+    found = getattr(item, "funcargs", {})
+    return next((found[name] for name in MEASUREMENTS if name in found), None)
 
 
 def parity_of(item: pytest.Item) -> ParityResult | PlannedResult | None:
@@ -218,7 +251,8 @@ def group_by_entry(bench: Bench, items: list[pytest.Item]) -> None:
         entry, prompt = entry_of(item), prompt_of(item)
         if entry is None:
             return position, 0
-        order = bench.settings(entry).prompts
+        settings = bench.settings(entry)
+        order = (*settings.prompts, *map(concurrency_prompt, settings.concurrency))
         return first.setdefault(entry, position), order.index(prompt) if prompt in order else len(order)
 
     places = {item: place(position, item) for position, item in enumerate(items)}
@@ -230,7 +264,7 @@ def param(item: pytest.Item, name: str) -> Any:
     callspec = getattr(item, "callspec", None)
     found = callspec.params.get(name) if callspec is not None else None
     # Of an empty parameter set pytest makes one skipped test, whose parameter is a sentinel.
-    return found if isinstance(found, str) or hasattr(found, "keywords") else None
+    return found if isinstance(found, str | int) or hasattr(found, "keywords") else None
 
 
 def add_keywords(item: pytest.Item) -> None:

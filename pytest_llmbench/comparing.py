@@ -88,7 +88,7 @@ def _subject(bench: Bench, item: pytest.Item) -> Subject | None:
     from pytest_llmbench.record import measurement_json
 
     funcargs: Mapping[str, Any] = getattr(item, "funcargs", {})
-    entry, measurement = collect.entry_of(item), funcargs.get("llmbench_measurement")
+    entry, measurement = collect.entry_of(item), collect.measurement_of(item)
     if entry is not None and measurement is not None:
         values = measured_values(measurement_json(measurement))
         prompt = collect.prompt_of(item) or ""

@@ -201,6 +201,8 @@ def _run_subject(results: Sequence[Result], source: Source) -> Subject:
 def measured_values(measurement: Mapping[str, Any]) -> dict[str, Values]:
     """Of a measurement as run.json has it: what was measured, with the values of the valid samples."""
     valid = [sample["metrics"] for sample in measurement["samples"] if sample["invalid"] is None]
+    # Of several requests at once a round is a sample of its own.
+    valid += [found["metrics"] for found in measurement.get("rounds", ()) if found["valid"]]
     return {
         name: Values(value=value, samples=tuple(s[name] for s in valid if s.get(name) is not None))
         for name, value in measurement["metrics"].items()

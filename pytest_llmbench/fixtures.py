@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_llmbench import verdict
+from pytest_llmbench.collect import MEASUREMENTS
 from pytest_llmbench.errors import BenchError, MeasurementError, Unavailable, UsageError
 from pytest_llmbench.options import Options
 from pytest_llmbench.session import Bench, bench_of
@@ -157,7 +158,8 @@ def llmbench_measurement(
 
 def _count(measurement: Measurement, metric: str) -> int:
     """How many values the metric's figure is made of: its runs, or 1 for what is taken once."""
-    return sum(getattr(sample, metric, None) is not None for sample in measurement.valid) or 1
+    of_requests = sum(getattr(sample, metric, None) is not None for sample in measurement.valid)
+    return of_requests or sum(r.metrics().get(metric) is not None for r in measurement.valid_rounds) or 1
 
 
 class GateKeeper:
@@ -175,12 +177,14 @@ class GateKeeper:
         return found
 
     def check_all(self, gates: Iterable[Gate]) -> None:
-        """Assert a matrix entry's gates, all of them before the first complaint."""
+        """Assert those of a matrix entry's gates that are for what was measured, all before the first complaint."""
         __tracebackhide__ = True
+        level = self._measurement().level
         self._assert(
             [
                 self._threshold(gate.metric, low, high)
                 for gate in gates
+                if gate.applies_to(level)
                 for low, high in ((gate.at_least, None), (None, gate.at_most))
                 if low is not None or high is not None
             ]
@@ -224,9 +228,10 @@ class GateKeeper:
         return replace(found, n=_count(measurement, metric))
 
     def _measurement(self) -> Measurement:
-        if "llmbench_measurement" not in self._request.fixturenames:
-            raise UsageError("llmbench_gate needs a measurement: let the test ask for llmbench_measurement too")
-        measurement: Measurement = self._request.getfixturevalue("llmbench_measurement")
+        asked = next((name for name in MEASUREMENTS if name in self._request.fixturenames), None)
+        if asked is None:
+            raise UsageError(f"llmbench_gate needs a measurement: let the test ask for {' or '.join(MEASUREMENTS)} too")
+        measurement: Measurement = self._request.getfixturevalue(asked)
         return measurement
 
     def _assert(self, found: list[verdict.Verdict], names: tuple[str, str] = ("", ""), detail: str = "") -> None:

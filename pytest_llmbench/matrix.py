@@ -34,10 +34,29 @@ METRICS: tuple[str, ...] = (
     "peak_memory_bytes",
     "diffusion_step_s",
 )
-"""What a gate can be put on; the unit is the end of the name."""
+"""What a gate on an entry's prompts can be put on; the unit is the end of the name."""
+
+CONCURRENCY_METRICS: tuple[str, ...] = (
+    "wall_s",
+    "aggregate_tok_s",
+    "decode_aggregate_tok_s",
+    "fairness_ratio",
+    "ttft_spread_s",
+    "streams_at_once",
+    "ttft_p95_s",
+    "total_p95_s",
+)
+"""What there is of several requests at once and of no single one."""
+
+CONCURRENCY_PREFIX = "concurrency-"
 
 REQUIREMENTS: tuple[str, ...] = ("platform", "memory_gb", "binary", "package", "env", "file")
 """Kinds of `requires`, each written `kind:value`."""
+
+
+def concurrency_prompt(level: int) -> str:
+    """The name under which what `level` requests at once gave is recorded and compared."""
+    return f"{CONCURRENCY_PREFIX}{level}"
 
 
 def slug(text: str) -> str:
@@ -51,11 +70,22 @@ def slug(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Bounds for one metric of `METRICS`, in that metric's unit; at least one bound is set."""
+    """Bounds for one metric, in that metric's unit; at least one bound is set.
+
+    `level`: only where that many requests run at once. Without it one of `METRICS` is for every prompt, one of
+    `CONCURRENCY_METRICS` for every level.
+    """
 
     metric: str
     at_least: float | None = None
     at_most: float | None = None
+    level: int | None = None
+
+    def applies_to(self, level: int | None) -> bool:
+        """Whether it is for a measurement of `level` requests at once; None: of one prompt by itself."""
+        if self.level is not None:
+            return self.level == level
+        return (self.metric in CONCURRENCY_METRICS) == (level is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +124,7 @@ class Settings:
     cooldown: float = 0.0
     bench_port: int | None = None
     fixed_length: bool = True
+    concurrency: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +163,7 @@ class MatrixEntry:
     api_key_env: str | None = None
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     gates: tuple[Gate, ...] = ()
-    concurrency: tuple[int, ...] = ()
+    concurrency: tuple[int, ...] | None = None
     requires: tuple[str, ...] = ()
 
     @property
@@ -174,6 +205,7 @@ class Overrides:
     prompts: tuple[str, ...] | None = None
     think: bool | None = None
     fixed_length: bool | None = None
+    concurrency: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +214,7 @@ class RunSettings:
 
     `think` None leaves the choice to the model's chat template. `prompt_max_tokens` holds the custom prompts
     that bring a length of their own; it is empty where the entry or the command line fixes the length.
+    `concurrency`: how many requests run at once, a test for each number.
     """
 
     runs: int
@@ -194,6 +227,7 @@ class RunSettings:
     prompts: tuple[str, ...]
     think: bool | None
     fixed_length: bool
+    concurrency: tuple[int, ...] = ()
     prompt_max_tokens: tuple[tuple[str, int], ...] = ()
     custom_prompts: tuple[CustomPrompt, ...] = ()
 
@@ -220,6 +254,7 @@ def resolve(matrix: Matrix, entry: MatrixEntry, overrides: Overrides) -> RunSett
         prompts=_first(matrix.prompts, overrides.prompts, entry.prompts),
         think=_think(entry, overrides),
         fixed_length=_first(settings.fixed_length, overrides.fixed_length, entry.fixed_length),
+        concurrency=_first(settings.concurrency, overrides.concurrency, entry.concurrency),
         prompt_max_tokens=_prompt_lengths(matrix, entry, overrides),
         custom_prompts=matrix.custom_prompts,
     )

@@ -11,6 +11,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from pytest_llmbench.matrix import (
     BUILTIN_PROMPTS,
+    CONCURRENCY_METRICS,
+    CONCURRENCY_PREFIX,
     METRICS,
     REQUIREMENTS,
     CustomPrompt,
@@ -21,6 +23,7 @@ from pytest_llmbench.matrix import (
 from pytest_llmbench.yaml_nodes import Item, NodeReader, Read, short, suggestion
 
 MOST_RUNS = 10_000
+MOST_STREAMS = 1024
 A_DAY_S = 86_400.0
 LONGEST_NAME = 120
 """Names become file names and test ids."""
@@ -58,7 +61,7 @@ def entry_readers(nodes: NodeReader, backends: Collection[str], prompts: Collect
         "temperature": nodes.number,
         "server_timeout": partial(nodes.number, positive=True, high=A_DAY_S),
         "gates": partial(gates, nodes),
-        "concurrency": lambda node: nodes.unique(node, partial(nodes.integer, low=1)),
+        "concurrency": partial(levels, nodes),
         "requires": lambda node: nodes.unique(node, partial(requirement, nodes)),
     }
 
@@ -120,23 +123,36 @@ def prompt_names(nodes: NodeReader, node: Node, names: Collection[str]) -> tuple
     return nodes.unique(node, partial(nodes.choice, names=names, what="prompt"), filled=True)
 
 
+def levels(nodes: NodeReader, node: Node) -> tuple[int, ...]:
+    """How many requests run at once, one number or more; an empty list: no such test."""
+    return nodes.unique(node, partial(nodes.integer, low=1, high=MOST_STREAMS))
+
+
 def gates(nodes: NodeReader, node: Node) -> tuple[Gate, ...]:
-    """`metric: {at_least: x, at_most: y}`, one bound or both."""
-    found = nodes.mapping(node)
-    for metric, item in found.items():
-        if metric not in METRICS:
-            nodes.source.fail(item.key, f"unknown metric {short(metric)}; {suggestion(metric, METRICS)}")
-    return tuple(_gate(nodes, metric, item.value) for metric, item in found.items())
+    """`metric: {at_least: x, at_most: y}`, one bound or both; `metric@4` is for four requests at once."""
+    return tuple(_gate(nodes, item) for item in nodes.mapping(node).values())
 
 
-def _gate(nodes: NodeReader, metric: str, node: Node) -> Gate:
+def _gate(nodes: NodeReader, item: Item) -> Gate:
+    metric, level = _gated(nodes, item.key)
+    node = item.value
     bounds = nodes.record(node, ("at_least", "at_most"), "a gate")
     if not bounds:
         nodes.source.fail(node, f"the gate on {metric} has no bound; give at_least or at_most")
-    gate = Gate(metric=metric, **{name: nodes.number(bound) for name, bound in bounds.items()})
+    gate = Gate(metric=metric, level=level, **{name: nodes.number(bound) for name, bound in bounds.items()})
     if gate.at_least is not None and gate.at_most is not None and gate.at_least > gate.at_most:
         nodes.source.fail(node, f"no {metric} is at least {gate.at_least:g} and at most {gate.at_most:g}")
     return gate
+
+
+def _gated(nodes: NodeReader, node: Node) -> tuple[str, int | None]:
+    metric, at, level = nodes.string(node).partition("@")
+    known = (*METRICS, *CONCURRENCY_METRICS)
+    if metric not in known:
+        nodes.source.fail(node, f"unknown metric {short(metric)}; {suggestion(metric, known)}")
+    if at and not (level.isdecimal() and 0 < int(level) <= MOST_STREAMS):
+        nodes.source.fail(node, f"{short(level)} is no number of requests at once; write for instance {metric}@4")
+    return metric, int(level) if at else None
 
 
 def requirement(nodes: NodeReader, node: Node) -> str:
@@ -169,7 +185,7 @@ def custom_prompts(nodes: NodeReader, node: Node) -> tuple[CustomPrompt, ...]:
 
 def _custom_prompt(nodes: NodeReader, item: Item) -> CustomPrompt:
     name = identifier(nodes, item.key)
-    if name in BUILTIN_PROMPTS:
+    if name in BUILTIN_PROMPTS or name.startswith(CONCURRENCY_PREFIX):
         nodes.source.fail(item.key, f"the prompt {name!r} is built in; choose another name")
     if not isinstance(item.value, MappingNode):
         return CustomPrompt(name=name, text=nodes.filled(item.value))
@@ -214,4 +230,5 @@ def setting_readers(nodes: NodeReader) -> dict[str, Read]:
         "cooldown": partial(nodes.number, high=A_DAY_S),
         "bench_port": lambda port: None if nodes.is_null(port) else nodes.integer(port, low=1, high=65535),
         "fixed_length": nodes.boolean,
+        "concurrency": partial(levels, nodes),
     }

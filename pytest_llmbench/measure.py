@@ -6,13 +6,15 @@ Figures are medians over the valid runs. Warm-ups are kept, apart; invalid sampl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import stats
-from pytest_llmbench.errors import MeasurementError
+from pytest_llmbench import concurrency, stats
+from pytest_llmbench.backends.base import ServesMany
+from pytest_llmbench.concurrency import Round
+from pytest_llmbench.errors import MeasurementError, Unavailable
 from pytest_llmbench.matrix import RunSettings
 from pytest_llmbench.memory import MemoryPeak
 from pytest_llmbench.prompts import Prompt, PromptMaker, PromptSpec
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 BURST_TOKENS = 8
 """Tokens of the untimed request that wakes an accelerator after a pause (clocks ramp, residency lapses)."""
+
+ONE_BY_ONE = "leave out --llmbench-concurrency"
 
 CACHED_TOKENS = 16
 """A cached run is timed to its first text, which may come behind a few tokens that show none (`<think>`)."""
@@ -49,6 +53,8 @@ class Measurement:
     memory: MemoryPeak | None
     conditions: Mapping[str, Any]
     """Power and thermal state before and after, as the caller's `conditions` function gave them."""
+    level: int | None = None
+    """How many requests ran at once: `samples` then has one round of them after the other. None: each by itself."""
 
     @property
     def valid(self) -> tuple[Sample, ...]:
@@ -67,7 +73,17 @@ class Measurement:
             "ttft_cached_s": cached.ttft_s if cached else None,
             "peak_memory_bytes": self.memory.peak_bytes if self.memory else None,
             **{name: self.median(name) for name in SAMPLE_METRICS},
+            **(concurrency.metrics(self.valid_rounds) if self.level is not None else {}),
         }
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The samples by the requests that ran together; () where each ran by itself."""
+        return () if self.level is None else concurrency.rounds(self.samples, self.level)
+
+    @property
+    def valid_rounds(self) -> tuple[Round, ...]:
+        return tuple(r for r in self.rounds if r.valid)
 
     @property
     def suspicions(self) -> tuple[str, ...]:
@@ -78,6 +94,8 @@ class Measurement:
             found.append(
                 f"{late} of {len(self.valid)} runs were read late (deltas in bunches): their decode isn't real"
             )
+        if self.level is not None and (waited := concurrency.queued(self.valid_rounds, self.level)) is not None:
+            found.append(waited)
         return tuple(dict.fromkeys(found))
 
 
@@ -91,13 +109,18 @@ class Meter:
     progress: Progress
     conditions: Callable[[], Mapping[str, Any]]
 
-    def measure(self, entry_id: str, spec: PromptSpec) -> Measurement:
-        """Run one prompt. MeasurementError if no run is valid; errors of the target pass through."""
+    def measure(self, entry_id: str, spec: PromptSpec, *, level: int | None = None) -> Measurement:
+        """Run one prompt; with `level`, that many new ones of its kind at once, each run being a round of them.
+
+        MeasurementError if no run is valid; errors of the target pass through.
+        Unavailable for a level, if the target can't be sent several requests.
+        """
         started_at, before = datetime.now(UTC), dict(self.conditions())
         self._rest()
         self.target.reset_peak_memory()
-        taken = list(self._requests(spec))
-        warmups, samples = taken[: self.settings.warmup], taken[self.settings.warmup :]
+        taken = list(self._requests(spec, level))
+        warm = self.settings.warmup * (level or 1)
+        warmups, samples = taken[:warm], taken[warm:]
         prompt = samples[-1][0]
         measurement = Measurement(
             entry_id=entry_id,
@@ -108,21 +131,35 @@ class Meter:
             prompt_exact=all(p.exact and s.prompt_tokens in (None, p.tokens) for p, s in samples),
             warmups=tuple(s for _, s in warmups),
             samples=tuple(s for _, s in samples),
-            cached=self._cached(prompt),
+            cached=self._cached(prompt) if level is None else None,
             memory=self.target.peak_memory(),
             conditions={"before": before, "after": dict(self.conditions())},
+            level=level,
         )
         _require_valid(measurement)
         return measurement
 
-    def _requests(self, spec: PromptSpec) -> Iterator[tuple[Prompt, Sample]]:
+    def _requests(self, spec: PromptSpec, level: int | None) -> Iterator[tuple[Prompt, Sample]]:
         total = self._total
         for number in range(self.settings.warmup + self.settings.runs):
             warm = number < self.settings.warmup
             which = f"warm-up {number + 1}" if warm else f"run {number + 1 - self.settings.warmup}"
             self.progress(number, total, f"{spec.name}: {which}")
-            prompt = self.maker.make(spec)
-            yield prompt, self._stream(prompt, self._length(spec))
+            prompts = [self.maker.make(spec) for _ in range(level or 1)]
+            samples = [self._stream(prompts[0], self._length(spec))] if level is None else self._round(prompts, spec)
+            yield from zip(prompts, samples, strict=True)
+
+    def _round(self, prompts: Sequence[Prompt], spec: PromptSpec) -> Sequence[Sample]:
+        if not isinstance(self.target, ServesMany):
+            raise Unavailable(f"{self.target.info.backend} can't be sent several requests at once", fix=ONE_BY_ONE)
+        return concurrency.check_round(
+            self.target.stream_many(
+                prompts,
+                max_tokens=self._length(spec),
+                temperature=self.settings.temperature,
+                fixed_length=self.settings.fixed_length,
+            )
+        )
 
     def _cached(self, prompt: Prompt) -> Sample | None:
         """The last prompt again, twice: once to prime the cache, once for its time to the first token."""

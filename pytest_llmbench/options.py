@@ -84,7 +84,7 @@ def _truth(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option. `later`: known by name, refused when it is used, since this version doesn't do it yet."""
+    """One option."""
 
     name: str
     help: str
@@ -93,7 +93,6 @@ class Option:
     parse: Callable[[str], Any] = str
     default: Any = None
     repeatable: bool = False
-    later: bool = False
 
     @property
     def flag(self) -> str:
@@ -122,7 +121,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="no_think", kind="flag", parse=_truth, help="thinking off, for models that can"),
     Option(name="tools", kind="flag", parse=_truth, default=False, help="add the tool-call tests"),
     Option(name="quality", kind="flag", parse=_truth, default=False, help="add the code-quality tests"),
-    Option(name="concurrency", metavar="1,4,8", parse=_levels, later=True, help="add concurrency tests"),
+    Option(name="concurrency", metavar="1,4,8", parse=_levels, help="add tests of so many requests at once"),
     Option(
         name="gate", kind="float", metavar="R", parse=_positive, default=DEFAULT_GATE, help="lowest ratio that passes"
     ),
@@ -163,6 +162,7 @@ class Options:
     warmup: int | None = None
     max_tokens: int | None = None
     prompts: tuple[str, ...] | None = None
+    concurrency: tuple[int, ...] | None = None
     think: bool | None = None
     tools: bool = False
     quality: bool = False
@@ -193,6 +193,7 @@ class Options:
             warmup=self.warmup,
             max_tokens=self.max_tokens,
             prompts=self.prompts,
+            concurrency=self.concurrency,
             think=self.think,
         )
 
@@ -201,9 +202,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Give pytest each option's flag and ini value."""
     group = parser.getgroup("llmbench", "LLM inference benchmarks")
     for option in OPTIONS:
-        ini_help = option.help + (" (not in this version)" if option.later else "")
         # argparse formats its help with %, pytest doesn't format that of its ini values.
-        help_text = f"{ini_help.replace('%', '%%')} (ini: {option.ini})"
+        help_text = f"{option.help.replace('%', '%%')} (ini: {option.ini})"
         if option.kind == "flag":
             group.addoption(option.flag, dest=option.ini, action="store_const", const=True, help=help_text)
         else:
@@ -216,7 +216,7 @@ def add_options(parser: pytest.Parser) -> None:
                 help=help_text,
             )
         ini_type: Any = {"flag": "bool", "list": "linelist"}.get(option.kind, option.kind)
-        parser.addini(option.ini, help=f"{ini_help} (as {option.flag})", type=ini_type, default=None)
+        parser.addini(option.ini, help=f"{option.help} (as {option.flag})", type=ini_type, default=None)
 
 
 def _argument(option: Option) -> Callable[[str], Any]:
@@ -230,14 +230,12 @@ def _argument(option: Option) -> Callable[[str], Any]:
 
 
 def resolve(config: pytest.Config, environ: Mapping[str, str]) -> Options:
-    """The options in force. UsageError, naming where it was said, for a bad value or one for a later version."""
+    """The options in force. UsageError, naming where it was said, for a bad value."""
     values: dict[str, tuple[str, Any]] = {}
     for option in OPTIONS:
         found = _find(option, config, environ)
         if found is None:
             continue
-        if option.later and found[1] not in (False, option.default):
-            raise UsageError(f"{found[0]}: this version of pytest-llmbench can't do that yet; take it out")
         values[option.name] = found
     chosen = {name: value for name, (_, value) in values.items() if name in Options.__dataclass_fields__}
     chosen["think"] = _think(values)

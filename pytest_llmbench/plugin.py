@@ -33,6 +33,7 @@ from pytest_llmbench.fixtures import (
     llmbench_target,
 )
 from pytest_llmbench.fixtures_answers import llmbench_quality_check, llmbench_tool_check
+from pytest_llmbench.fixtures_concurrency import llmbench_level, llmbench_streams
 from pytest_llmbench.fixtures_parity import llmbench_point, llmbench_section
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
@@ -43,6 +44,7 @@ __all__ = [
     "llmbench_engine",
     "llmbench_entry",
     "llmbench_gate",
+    "llmbench_level",
     "llmbench_measurement",
     "llmbench_meter",
     "llmbench_options",
@@ -54,6 +56,7 @@ __all__ = [
     "llmbench_record",
     "llmbench_section",
     "llmbench_server",
+    "llmbench_streams",
     "llmbench_target",
     "llmbench_tool_check",
 ]

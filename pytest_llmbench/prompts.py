@@ -14,13 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pytest_llmbench.errors import UsageError
-from pytest_llmbench.matrix import CONTEXT_TOKENS, CustomPrompt, RunSettings
+from pytest_llmbench.matrix import CONTEXT_TOKENS, CustomPrompt, RunSettings, concurrency_prompt
 
 CHARACTERS_PER_TOKEN = 4
 """English text and code under the usual vocabularies; only where there is no tokenizer."""
 
 MOST_PIECES_PER_TOKEN = 16
 """A piece of filler is a word or so: with more of them than this, the count has stopped to grow."""
+
+CONCURRENCY_TOKENS = 512
+"""Of each prompt of several requests at once, as in a parity plan."""
 
 UNKNOWN_PREFIX_TOKENS = 64
 """What a chat template may put before the prompt, where no tokenizer can tell."""
@@ -97,7 +100,14 @@ def builtin(name: str) -> PromptSpec:
 def specs(settings: RunSettings) -> dict[str, PromptSpec]:
     """What each of an entry's prompts asks, by name; a custom prompt is as long as its text."""
     custom = {c.name: c for c in settings.custom_prompts}
-    return {name: _custom_spec(custom[name]) if name in custom else builtin(name) for name in settings.prompts}
+    named = {name: _custom_spec(custom[name]) if name in custom else builtin(name) for name in settings.prompts}
+    return named | {spec.name: spec for spec in map(concurrency, settings.concurrency)}
+
+
+def concurrency(level: int) -> PromptSpec:
+    """What each of `level` requests at once asks."""
+    name = concurrency_prompt(level)
+    return PromptSpec(name=name, tokens=CONCURRENCY_TOKENS, instruction=_CONTEXT_TASK, filler="code")
 
 
 def _custom_spec(custom: CustomPrompt) -> PromptSpec:

@@ -185,6 +185,8 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
         "memory": asdict(measurement.memory) if measurement.memory else None,
         "conditions": dict(measurement.conditions),
         "suspicions": list(measurement.suspicions),
+        "level": measurement.level,
+        "rounds": [{"valid": r.valid, "metrics": r.metrics()} for r in measurement.rounds],
     }
 
 

@@ -47,7 +47,7 @@ def _facts(item: pytest.Item) -> dict[str, Any]:
     from pytest_llmbench.record import entry_json, measurement_json, verdict_json
 
     entry = collect.entry_of(item)
-    measurement = getattr(item, "funcargs", {}).get("llmbench_measurement")
+    measurement = collect.measurement_of(item)
     recorded = item.stash.get(EXTRA, {})
     return {
         "entry": entry_json(entry) if entry is not None else None,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 RESUMED = "already done in the resumed run: "
 MEASURED_WITH = (
-    "runs", "warmup", "max_tokens", "prompts", "think", "gate", "tier", "verdict", "compare", "compare_fail",
+    "runs", "warmup", "max_tokens", "prompts", "concurrency", "think", "gate", "tier", "verdict", "compare",
+    "compare_fail",
 )  # fmt: skip
 """Options that two parts of one run have to share."""
 

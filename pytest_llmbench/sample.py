@@ -84,6 +84,8 @@ class Sample:
     `unseen`: what came before the first delta, or between deltas, without a stamp, so that figures which need its
     stamp are None. "thinking": the server keeps the thinking to itself, and the first token was one of it; "answer":
     the whole answer is made at once, as diffusion models do.
+
+    `sent_ns`: of one of several requests at once, its zero on a clock that they share; None for one by itself.
     """
 
     prompt: str
@@ -104,6 +106,7 @@ class Sample:
     answered_by: str | None = None
     unseen: Literal["thinking", "answer"] | None = None
     invalid: str | None = None
+    sent_ns: int | None = None
 
     @property
     def text(self) -> str:
@@ -235,5 +238,5 @@ class Sample:
         return cls(
             deltas=tuple(Delta(at_ns=ns, kind=kind, text=text) for ns, kind, text in columns),
             timings=ServerTimings(**data["timings"]),
-            **{name: data[name] for name in own},
+            **{name: data[name] for name in own if name in data},
         )

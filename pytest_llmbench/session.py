@@ -196,14 +196,15 @@ class Bench:
         ):
             yield target
 
-    def measure(self, meter: Meter, entry: MatrixEntry, prompt: str) -> Measurement:
+    def measure(self, meter: Meter, entry: MatrixEntry, prompt: str, *, level: int | None = None) -> Measurement:
         """The entry's measurement of that prompt, taken once; what went wrong the first time is raised again."""
         from pytest_llmbench import prompts
 
         key = (entry, prompt)
         if key not in self._measured:
             try:
-                self._measured[key] = meter.measure(entry.id, prompts.specs(self.settings(entry))[prompt])
+                spec = prompts.specs(self.settings(entry))[prompt]
+                self._measured[key] = meter.measure(entry.id, spec, level=level)
             except BenchError as error:
                 self._measured[key] = error
         found = self._measured[key]

@@ -19,6 +19,11 @@ def test_throughput(llmbench_entry: MatrixEntry, llmbench_measurement: Measureme
     llmbench_gate.check_all(llmbench_entry.gates)
 
 
+def test_concurrency(llmbench_entry: MatrixEntry, llmbench_streams: Measurement, llmbench_gate: GateKeeper) -> None:
+    """Where levels of concurrency are given: so many requests at once could be measured, and their gates hold."""
+    llmbench_gate.check_all(llmbench_entry.gates)
+
+
 def test_tools(llmbench_entry: MatrixEntry, llmbench_tool_check: ToolCheck, llmbench_record: Recorder) -> None:
     """With `--llmbench-tools`: the model calls the right tool, with arguments that fit it."""
     _judge(llmbench_tool_check, llmbench_record)

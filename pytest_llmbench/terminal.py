@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 ODD = " (!)"
+AT_ONCE = "several requests at once"
 
+CONCURRENCY_HEAD = (
+    "id", "backend", "requests", "tok/s of all", "decode of all", "decode of each", "TTFT", "TTFT spread", "wall",
+    "fairness", "at once", "tokens in/out", "memory"
+)  # fmt: skip
 RESULT_HEAD = (
     "id", "backend", "quant", "kv", "TTFT", "TTFT cached", "decode tok/s", "prefill tok/s", "tokens in/out", "memory"
 )  # fmt: skip
@@ -31,14 +36,19 @@ def table(head: Row, rows: Iterable[Row]) -> list[str]:
 
 
 def results_by_prompt(results: Iterable[Result]) -> dict[str, list[str]]:
-    """For each prompt that was measured, the lines of its table."""
+    """For each prompt that was measured, and for what ran at once, the lines of its table."""
     found: dict[str, dict[tuple[str, str], Row]] = {}
     for result in results:
         if result.measurement is not None and result.entry is not None and result.prompt is not None:
+            at_once = result.measurement.get("level") is not None
+            row = (_concurrency_row if at_once else _result_row)(result.entry, result.measurement)
             # Several tests may share a measurement.
             key = (result.entry["id"], result.measurement["started_at"])
-            found.setdefault(result.prompt, {})[key] = _result_row(result.entry, result.measurement)
-    return {prompt: table(RESULT_HEAD, rows.values()) for prompt, rows in found.items()}
+            found.setdefault(AT_ONCE if at_once else result.prompt, {})[key] = row
+    return {
+        prompt: table(CONCURRENCY_HEAD if prompt == AT_ONCE else RESULT_HEAD, rows.values())
+        for prompt, rows in found.items()
+    }
 
 
 def suspicion_lines(results: Iterable[Result]) -> list[str]:
@@ -88,6 +98,21 @@ def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row
         cell(units.rate, "prefill_tok_s"),
         tokens,
         cell(units.memory, "peak_memory_bytes"),
+    )
+
+
+def _concurrency_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row:
+    figures = measurement["metrics"]
+    return (
+        entry["id"] + (ODD if measurement["suspicions"] else ""),
+        entry["backend"],
+        str(measurement["level"]),
+        *(units.rate(figures[name]) for name in ("aggregate_tok_s", "decode_aggregate_tok_s", "decode_tok_s")),
+        *(units.seconds(figures[name]) for name in ("ttft_s", "ttft_spread_s", "wall_s")),
+        units.ratio(figures["fairness_ratio"]),
+        units.count(figures["streams_at_once"]),
+        f"{units.count(figures['prompt_tokens'])}/{units.count(figures['completion_tokens'])}",
+        units.memory(figures["peak_memory_bytes"]),
     )
 
 

@@ -12,7 +12,7 @@ The unit is in the name. How each figure is made: [metrics.md](../metrics.md).
 
 ## Of a matrix entry
 
-`gate`: whether the key `gates` of an entry takes it.
+`gate`: whether the key `gates` of an entry takes it; as `NAME@4`, where four requests run at once.
 """
 PARITY = """## Of a parity run
 
@@ -22,9 +22,10 @@ fail without a word in the plan ([parity.md](../parity.md)).
 
 
 def page() -> str:
-    names = tuple(dict.fromkeys((*matrix.METRICS, *sample.SAMPLE_METRICS)))
+    names = tuple(dict.fromkeys((*matrix.METRICS, *sample.SAMPLE_METRICS, *matrix.CONCURRENCY_METRICS)))
+    gated = (*matrix.METRICS, *matrix.CONCURRENCY_METRICS)
     said = explained(names, meanings("metrics.md"), "metrics.md")
-    rows = [(*_facts(name), "yes" if name in matrix.METRICS else "no", said[name]) for name in names]
+    rows = [(*_facts(name), "yes" if name in gated else "no", said[name]) for name in names]
     own = table(("metric", "unit", "better", "gate", "definition"), rows)
     return f"{HEAD}\n{own}\n{PARITY}\n{table(('section', 'metric', 'unit', 'better', 'judged'), _parity_rows())}"
 

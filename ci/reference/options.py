@@ -17,7 +17,7 @@ TYPES = {"flag": "true or false", "list": "list, one a line", "int": "whole numb
 
 
 def page() -> str:
-    rows = [_row(option) for option in OPTIONS if not option.later]
+    rows = [_row(option) for option in OPTIONS]
     return f"{HEAD}\n{table(('option', 'ini value', 'variable', 'type', 'default', 'meaning'), rows)}"
 
 

@@ -22,6 +22,8 @@ Report = Callable[[str], None]
 OF_A_PROCESS = ("extra_args", "env", "server_binary")
 """What an entry says to a process that is started for it."""
 
+ONE_STREAM = "concurrency: [1] for this entry"
+
 FIRST = Prompt(
     name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
 )
@@ -68,6 +70,19 @@ class Target(Protocol):
 
 
 @runtime_checkable
+class ServesMany(Protocol):
+    """A target that can be sent several requests at once."""
+
+    def stream_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int, temperature: float, fixed_length: bool = True
+    ) -> tuple[Sample, ...]:
+        """One request for each prompt, all sent at the same moment, each sample with its `sent_ns`, in their order.
+
+        Errors as those of `Target.stream`, once no request is underway any more.
+        """
+
+
+@runtime_checkable
 class TakesTools(Protocol):
     """A target that passes the description of tools on to its model."""
 
@@ -84,6 +99,13 @@ class Backend(ABC):
     """One kind of server or engine. Stateless: what is open lives in the `Target`."""
 
     name: ClassVar[str]
+    one_at_a_time: ClassVar[str] = ""
+    """Why several requests at once would only wait for each other; "" where they are answered together."""
+
+    def check_streams(self, entry: MatrixEntry, streams: int) -> None:
+        """Return if `streams` requests at once would be answered together; raise Unavailable with the reason if not."""
+        if streams > 1 and self.one_at_a_time:
+            raise Unavailable(f"{self.name} answers one request at a time: {self.one_at_a_time}", fix=ONE_STREAM)
 
     @abstractmethod
     def check(self, entry: MatrixEntry) -> None:

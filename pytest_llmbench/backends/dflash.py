@@ -31,6 +31,7 @@ class DFlash(MlxLm):
     """`dflash serve` beside this Python, on PATH, or where `server_binary` says; `extra_args` name the draft."""
 
     name: ClassVar[str] = "dflash"
+    one_at_a_time: ClassVar[str] = "a draft is for one sequence"
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
         # A newer mlx-lm than 0.31 has no SequenceStateMachine, which it imports.

@@ -33,6 +33,7 @@ class DiffusionCli(Backend):
     """`llama-diffusion-cli` on PATH, or where `server_binary` says."""
 
     name: ClassVar[str] = "diffusion-cli"
+    one_at_a_time: ClassVar[str] = "it is no server, but a process for each answer"
 
     def binary(self, entry: MatrixEntry) -> str:
         return find_program("llama-diffusion-cli", entry.server_binary, fix=FIX)

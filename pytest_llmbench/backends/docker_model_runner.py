@@ -27,6 +27,7 @@ class DockerModelRunner(RunningBackend):
     """The runner at `server_url`, `MODEL_RUNNER_HOST` or port 12434."""
 
     name: ClassVar[str] = "docker-model-runner"
+    one_at_a_time: ClassVar[str] = "it doesn't tell into how many parts its engine divides the context"
     chat_path: ClassVar[str] = "/engines/v1/chat/completions"
     meaningless: ClassVar[tuple[str, ...]] = ("env", "server_binary")
     # The port is Docker's; an engine that runs in a container on a Mac's virtual machine isn't among our processes.

@@ -20,6 +20,9 @@ from pytest_llmbench.memory import MemorySampler
 if TYPE_CHECKING:
     from llmbench_engine import Engine
 
+MAX_BATCH = 8
+"""The engine's own default."""
+
 PACKAGES = ("mlx", "tokenizers", "jinja2")
 
 
@@ -42,10 +45,11 @@ class EngineBackend(Backend):
         # A process pays for imports once, whatever it loads: they are no part of the load.
         import llmbench_engine.engine  # noqa: F401
 
+        most = max(MAX_BATCH, *settings.concurrency, 0)
         report(f"loading {folder.name}")
         with closing(EngineSlot()) as slot, MemorySampler(lambda: (os.getpid(),)) as sampler:
             begun_ns = time.monotonic_ns()
-            with closing(EngineTarget(self.name, folder, slot.load(folder), sampler)) as target:
+            with closing(EngineTarget(self.name, folder, slot.load(folder, most), sampler)) as target:
                 target.answer_first(begun_ns)
                 yield target
 
@@ -57,8 +61,10 @@ class EngineSlot:
         self._folder: Path | None = None
         self._engine: Engine | None = None
 
-    def load(self, path: str | Path) -> Engine:
+    def load(self, path: str | Path, max_batch: int = MAX_BATCH) -> Engine:
         """The engine of the checkpoint folder `path`: the one that is here, or a new one in the place of another.
+
+        `max_batch`: how many sequences a new one decodes at once.
 
         Unavailable where a package is missing; ServerStartError, with the engine's words, where it can't be loaded.
         """
@@ -70,7 +76,7 @@ class EngineSlot:
         from llmbench_engine import Engine
 
         with explained(ServerStartError, "the engine can't load this checkpoint"):
-            self._engine = Engine.load(folder)
+            self._engine = Engine.load(folder, max_batch=max_batch)
         self._folder = folder
         return self._engine
 

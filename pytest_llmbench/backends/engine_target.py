@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ from pytest_llmbench.prompts import Message, Prompt
 from pytest_llmbench.sample import Delta, Kind, Sample
 
 if TYPE_CHECKING:
-    from llmbench_engine import Engine, Token
+    from llmbench_engine import Engine, Request, Token
     from llmbench_engine.tokenizer import Tokenizer
+
+    Stamped = tuple[int, Token]
 
 
 class EngineTarget:
@@ -48,7 +51,7 @@ class EngineTarget:
     ) -> Sample:
         from llmbench_engine import Sampling
 
-        stamped: list[tuple[int, Token]] = []
+        stamped: list[Stamped] = []
         with explained(RequestError, "the engine can't answer"):
             engine = self._engine_for(cached=cached)
             reused = engine.reusable(self.tokenizer.prompt_ids(prompt.messages, think=prompt.think)) if cached else 0
@@ -58,6 +61,30 @@ class EngineTarget:
             ids = self.tokenizer.prompt_ids(prompt.messages, think=prompt.think)
             for token in engine.generate(ids, max_tokens=max_tokens, sampling=sampling, ignore_eos=fixed_length):
                 stamped.append((time.monotonic_ns() - start_ns, token))
+        sample = self._sample(prompt, ids, stamped, max_tokens)
+        sample = replace(sample, cached_tokens=reused)
+        return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
+
+    def stream_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int, temperature: float, fixed_length: bool = True
+    ) -> tuple[Sample, ...]:
+        """See `ServesMany.stream_many`; the engine decodes all of them in one batch."""
+        from llmbench_engine import Request, Sampling
+
+        self.close()
+        sampling = Sampling(temperature=temperature)
+        with explained(RequestError, "the engine can't answer"):
+            start_ns = time.monotonic_ns()
+            asked = [self.tokenizer.prompt_ids(prompt.messages, think=prompt.think) for prompt in prompts]
+            ask = partial(Request, max_tokens=max_tokens, sampling=sampling, ignore_eos=fixed_length)
+            stamped = answer_all(self._engine, [ask(prompt=tuple(ids)) for ids in asked], start_ns)
+        found = [self._sample(*of_one, max_tokens) for of_one in zip(prompts, asked, stamped, strict=True)]
+        return tuple(
+            replace(sample, sent_ns=start_ns, invalid=why_invalid(sample, prompt, cached=False))
+            for prompt, sample in zip(prompts, found, strict=True)
+        )
+
+    def _sample(self, prompt: Prompt, ids: Sequence[int], stamped: Sequence[Stamped], max_tokens: int) -> Sample:
         sample = Sample(
             prompt=prompt.name,
             deltas=(),
@@ -65,11 +92,10 @@ class EngineTarget:
             requested_tokens=max_tokens,
             finish_reason=stamped[-1][1].finish,
             prompt_tokens=len(ids),
-            cached_tokens=reused,
+            cached_tokens=0,
             answered_by=self.info.model,
         )
-        sample = with_tokens(sample, stamped, self._thinking.kinds(ids, [token.id for _, token in stamped]))
-        return replace(sample, invalid=why_invalid(sample, prompt, cached=cached))
+        return with_tokens(sample, stamped, self._thinking.kinds(ids, [token.id for _, token in stamped]))
 
     def reset_peak_memory(self) -> None:
         import mlx.core as mx
@@ -121,7 +147,24 @@ class EngineTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 
-def with_tokens(sample: Sample, stamped: Sequence[tuple[int, Token]], kinds: Sequence[Kind | None]) -> Sample:
+def answer_all(engine: Engine, requests: Sequence[Request], start_ns: int) -> list[list[Stamped]]:
+    """The tokens of each request with their stamps, in nanoseconds since `start_ns`; all are queued at once."""
+    stamped: dict[int, list[Stamped]] = {}
+    try:
+        for request in requests:
+            stamped[engine.submit(request)] = []
+        while engine.pending:
+            given = engine.step()
+            at_ns = time.monotonic_ns() - start_ns
+            for number, token in given:
+                stamped[number].append((at_ns, token))
+    finally:
+        for number in stamped:
+            engine.cancel(number)
+    return list(stamped.values())
+
+
+def with_tokens(sample: Sample, stamped: Sequence[Stamped], kinds: Sequence[Kind | None]) -> Sample:
     """Add the deltas, one for each token with text, and the counts: here every token is seen, none is estimated."""
     shown = [
         (place, Delta(at_ns=at_ns, kind=kind, text=token.text))

@@ -36,6 +36,7 @@ class LiteRtLm(ServerBackend):
     """
 
     name: ClassVar[str] = "litert-lm"
+    one_at_a_time: ClassVar[str] = "its HTTP server has one thread"
     length_field: ClassVar[str] = "max_completion_tokens"
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:

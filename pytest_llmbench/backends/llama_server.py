@@ -19,7 +19,7 @@ from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
-from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens
+from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens, specs
 from pytest_llmbench.sample import ServerTimings
 
 GGUF_MAGIC = b"GGUF"
@@ -46,15 +46,18 @@ class LlamaServer(ServerBackend):
                 raise
             return (sys.executable, "-m", "pytest_llmbench.backends.xllamacpp_launcher")
 
+    def check_streams(self, entry: MatrixEntry, streams: int) -> None:
+        super().check_streams(entry, streams)
+        slots = slots_of(entry.extra_args, streams)
+        if slots < streams:
+            why = f"extra_args leave room for {slots} of {streams} requests at once"
+            raise Unavailable(why, fix=f"leave out -c and -np, or give both: -np {streams}, and -c for all of them")
+
     def arguments(self, entry: MatrixEntry, settings: RunSettings, *, model: Path, port: int) -> Sequence[str]:
         words = ["-m", str(model), "--host", HOST, "--port", str(port), "--alias", entry.model_id]
-        slots = value_of(entry.extra_args, PARALLEL) or "1"
-        defaults = {
-            LAYERS: "99",
-            PARALLEL: "1",
-            # The server divides the context among its slots.
-            CONTEXT: str(context_tokens(settings) * (int(slots) if slots.isdecimal() else 1)),
-        }
+        slots = slots_of(entry.extra_args, max(settings.concurrency, default=1))
+        # The server divides the context among its slots.
+        defaults = {LAYERS: "99", PARALLEL: str(slots), CONTEXT: str(context_tokens(settings) * slots)}
         return words + left_open(entry.extra_args, defaults)
 
     def model(self, entry: MatrixEntry) -> Path:
@@ -163,6 +166,17 @@ def left_open(given: Sequence[str], defaults: Mapping[tuple[str, ...], str]) -> 
     return [word for names, value in defaults.items() if value_of(given, names) is None for word in (names[0], value)]
 
 
+def slots_of(words: Sequence[str], wanted: int) -> int:
+    """How many requests are answered at once: as many as `words` say, else as are `wanted`.
+
+    One where the words give a context and no slots: it would be divided.
+    """
+    given = value_of(words, PARALLEL)
+    if given is not None:
+        return int(given) if given.isdecimal() else 1
+    return wanted if value_of(words, CONTEXT) is None else 1
+
+
 def context_tokens(settings: RunSettings) -> int:
     """Room for every prompt that an entry may be sent."""
     return max(LEAST_CONTEXT, needed_tokens(settings))
@@ -170,7 +184,7 @@ def context_tokens(settings: RunSettings) -> int:
 
 def needed_tokens(settings: RunSettings) -> int:
     """Room for the longest prompt and its answer, so that a long default doesn't fill the memory with cache."""
-    answer = max(settings.max_tokens_for(name) for name in settings.prompts)
+    answer = max(settings.max_tokens_for(name) for name in specs(settings))
     needed = longest_tokens(settings) + answer + TEMPLATE_ROOM
     return -(-needed // CONTEXT_STEP) * CONTEXT_STEP
 

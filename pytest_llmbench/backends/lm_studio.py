@@ -30,6 +30,7 @@ class LmStudio(RunningBackend):
     """LM Studio's server, at `server_url` or on port 1234."""
 
     name: ClassVar[str] = "lm-studio"
+    one_at_a_time: ClassVar[str] = "how many it takes at once is set in the app, which doesn't tell"
     takes_tools: ClassVar[bool] = False
     chat_path: ClassVar[str] = "/api/v1/chat"
     wire: ClassVar[Wire] = lm_studio_dialect.WIRE

@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models, tokenizer
 from pytest_llmbench.backends import answers
+from pytest_llmbench.backends.base import ONE_STREAM
+from pytest_llmbench.backends.llama_server import value_of
 from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient
+from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Prompt, Tokenizer
 
@@ -23,6 +26,14 @@ class MlxLm(ServerBackend):
     """`mlx_lm.server` beside this Python, on PATH, or where `server_binary` says."""
 
     name: ClassVar[str] = "mlx-lm"
+    unbatched_with: ClassVar[tuple[str, ...]] = ("--kv-bits", "--draft-model")
+    """Flags with which requests wait for each other."""
+
+    def check_streams(self, entry: MatrixEntry, streams: int) -> None:
+        super().check_streams(entry, streams)
+        alone = [flag for flag in self.unbatched_with if value_of(entry.extra_args, (flag,)) is not None]
+        if streams > 1 and alone:
+            raise Unavailable(f"with {alone[0]} {self.name} answers one request at a time", fix=ONE_STREAM)
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
         return (find_program("mlx_lm.server", entry.server_binary, fix="pip install 'pytest-llmbench[mlx]'"),)

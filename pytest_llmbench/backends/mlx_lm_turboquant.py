@@ -41,6 +41,7 @@ class MlxLmTurboQuant(MlxLm):
     """`turboquant-serve` or else `turboquant`, beside this Python, on PATH, or where `server_binary` says."""
 
     name: ClassVar[str] = "mlx-lm-turboquant"
+    one_at_a_time: ClassVar[str] = "mlx-lm makes no batch of such caches"
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
         try:

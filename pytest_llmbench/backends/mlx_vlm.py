@@ -36,6 +36,7 @@ class MlxVlm(MlxLm):
     """`mlx_vlm.server` beside this Python, on PATH, or where `server_binary` says."""
 
     name: ClassVar[str] = "mlx-vlm"
+    unbatched_with: ClassVar[tuple[str, ...]] = ()
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
         return (find_program("mlx_vlm.server", entry.server_binary, fix=FIX),)

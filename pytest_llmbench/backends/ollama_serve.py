@@ -36,7 +36,7 @@ def own_server(
     url = f"http://{LOOPBACK}:{port}"
     with ServerProcess.start(
         (program(entry), "serve", *entry.extra_args),
-        env={**_environment(entry), **dict(entry.env), HOST: f"{LOOPBACK}:{port}"},
+        env={**_environment(settings), **dict(entry.env), HOST: f"{LOOPBACK}:{port}"},
         log_path=log_path(entry, log_dir),
         grace_s=GRACE_S,
     ) as process:
@@ -48,10 +48,10 @@ def own_server(
         yield url, process
 
 
-def _environment(entry: MatrixEntry) -> dict[str, str]:
+def _environment(settings: RunSettings) -> dict[str, str]:
     """What the entry's own variables may change."""
     return {
         # At its start it would else delete layers that no model has yet: those of a download that goes on.
         "OLLAMA_NOPRUNE": "1",
-        "OLLAMA_NUM_PARALLEL": str(max(entry.concurrency, default=1)),
+        "OLLAMA_NUM_PARALLEL": str(max(settings.concurrency, default=1)),
     }

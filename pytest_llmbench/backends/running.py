@@ -22,6 +22,7 @@ from pytest_llmbench.backends.base import (
 )
 from pytest_llmbench.backends.llama_server import context_tokens, llama_cached, llama_timings, needed_tokens
 from pytest_llmbench.backends.server import api_key
+from pytest_llmbench.backends.together import HttpTarget
 from pytest_llmbench.backends.watched import OpenClient, WatchedClient
 from pytest_llmbench.chat import CHAT_PATH, ChatClient, Reply
 from pytest_llmbench.errors import BenchError, RequestError, ServerStartError, ServerTimeout, Unavailable
@@ -206,7 +207,7 @@ class RunningBackend(Backend):
         return lambda: reach.still_running(found)
 
 
-class RunningTarget:
+class RunningTarget(HttpTarget):
     """A model on a server that runs anyway."""
 
     tokenizer = None
@@ -230,19 +231,14 @@ class RunningTarget:
 
     def answer_first(self, begun_ns: int) -> None:
         """Two one-token completions: the first ends the load, the second tells what a first token takes by itself."""
-        self._ask(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
+        self._answer(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
         answered_ns = time.monotonic_ns()
-        reply = self._ask(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
+        reply = self._answer(FIRST, max_tokens=1, temperature=0.0, fixed_length=False, cached=False)
         load_s = load_seconds(begun_ns, answered_ns, reply) if self._backend.times_load else None
         version = self._backend.version(self._session)
         self.info = replace(self.info, load_s=load_s, version=version, fingerprint=reply.fingerprint)
 
-    def stream(
-        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
-    ) -> Sample:
-        reply = self._ask(
-            prompt, max_tokens=max_tokens, temperature=temperature, fixed_length=fixed_length, cached=cached
-        )
+    def _sample(self, prompt: Prompt, reply: Reply, *, max_tokens: int, cached: bool) -> Sample:
         sample = answers.to_sample(
             prompt,
             reply,
@@ -257,7 +253,7 @@ class RunningTarget:
     def call_tools(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], **how: Any) -> Reply:
         if not self._backend.takes_tools:
             raise Unavailable(f"{self._backend.name}'s own chat takes no tools", fix="use backend openai for this test")
-        return self._ask(prompt, tools=tools, **how, fixed_length=False, cached=False)
+        return self._answer(prompt, tools=tools, **how, fixed_length=False, cached=False)
 
     def reset_peak_memory(self) -> None:
         self._sampler.reset()
@@ -265,7 +261,7 @@ class RunningTarget:
     def peak_memory(self) -> MemoryPeak:
         return self._sampler.peak()
 
-    def _ask(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = (), **how: Any) -> Reply:
+    def _answer(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = (), **how: Any) -> Reply:
         body = dict(self._backend.body(self._session, self._loaded, prompt, **how))
         body |= {"tools": list(tools)} if tools else {}
         reply = self._session.client.stream(body)

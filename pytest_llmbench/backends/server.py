@@ -14,6 +14,7 @@ from pytest_llmbench import models
 from pytest_llmbench.backends import answers
 from pytest_llmbench.backends.base import Backend, Report, TargetInfo, check_each, load_seconds, log_path
 from pytest_llmbench.backends.readiness import FirstAnswer
+from pytest_llmbench.backends.together import HttpTarget
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient, Reply
 from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable
@@ -144,7 +145,7 @@ class ServerBackend(Backend):
             yield target
 
 
-class ServerTarget:
+class ServerTarget(HttpTarget):
     """An open server."""
 
     def __init__(
@@ -194,12 +195,7 @@ class ServerTarget:
         except ServerStartError as error:
             raise ServerStartError(self._process.explain(str(error))) from error
 
-    def stream(
-        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
-    ) -> Sample:
-        reply = self._answer(
-            prompt, max_tokens=max_tokens, temperature=temperature, fixed_length=fixed_length, cached=cached
-        )
+    def _sample(self, prompt: Prompt, reply: Reply, *, max_tokens: int, cached: bool) -> Sample:
         return answers.to_sample(
             prompt,
             reply,

@@ -30,6 +30,7 @@ class UnslothStudio(LlamaServer):
     """`unsloth studio run` on PATH, or where `server_binary` says; the key is the one that it prints at its start."""
 
     name: ClassVar[str] = "unsloth-studio"
+    one_at_a_time: ClassVar[str] = "it is started with one slot, since how it divides its context wasn't tried"
     # "No model loaded" and "downloaded but not loaded".
     loading_statuses: ClassVar[frozenset[int]] = frozenset({400, 404, 503})
 

@@ -19,12 +19,13 @@ from pytest_llmbench.backends.programs import find_program, installed_version
 from pytest_llmbench.backends.server import HOST, Launch
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import Reply
-from pytest_llmbench.errors import ServerStartError
+from pytest_llmbench.errors import ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.sample import ServerTimings
 
 FIX = "in an environment of its own: pip install vllm-mlx (on Linux: 'mlx[cpu]' vllm-mlx)"
 NAME, PARSER, CONTEXT = ("--served-model-name",), ("--reasoning-parser",), ("--max-kv-size",)
+BATCHING = "--continuous-batching"
 QUANTIZED, BITS, DEFAULT_BITS = "--kv-cache-quantization", ("--kv-cache-quantization-bits",), "8"
 PARSERS = {"<think>": "qwen3", "<|channel|>": "gpt_oss", "<|channel>": "gemma4"}
 
@@ -36,6 +37,11 @@ class VllmMlx(MlxLm):
     """`vllm-mlx serve` beside this Python, on PATH, or where `server_binary` says."""
 
     name: ClassVar[str] = "vllm-mlx"
+    unbatched_with: ClassVar[tuple[str, ...]] = ()
+
+    def check_streams(self, entry: MatrixEntry, streams: int) -> None:
+        if streams > 1 and BATCHING not in entry.extra_args:
+            raise Unavailable(f"{self.name} answers one request at a time", fix=f"extra_args: [{BATCHING}]")
 
     def binary(self, entry: MatrixEntry) -> tuple[str, ...]:
         return (find_program("vllm-mlx", entry.server_binary, fix=FIX), "serve")

@@ -8,6 +8,7 @@ An entry's `extra_args` say how it behaves, in pairs:
     --broken FILE      doesn't answer while FILE exists in the test folder
     --sleep 0.1        seconds of real time for each request
     --thinking N       tokens of reasoning before the answer
+    --many no          has no way to be sent several requests at once; `queue`: answers them one by one
 
 What it does is appended to `events.jsonl` beside it.
 """
@@ -17,8 +18,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,12 @@ class FakeTarget:
             raise RequestError("fake: the connection was closed; look at the server's log")
         return self._sample(prompt, max_tokens, CACHED_TTFT_NS if cached else TTFT_NS)
 
+    def reset_peak_memory(self) -> None:
+        log("reset", self._entry)
+
+    def peak_memory(self) -> MemoryPeak:
+        return MemoryPeak(peak_bytes=3_000_000_000, source="rss", samples=2, swap_delta_bytes=0)
+
     def _sample(self, prompt: Prompt, tokens: int, first_ns: int) -> Sample:
         step_ns = round(1e9 / float(self._said.get("--rate", "50")))
         thinking = min(int(self._said.get("--thinking", "0")), tokens)
@@ -95,11 +103,22 @@ class FakeTarget:
             invalid="the fake says so" if self._said.get("--fail") == "invalid" else None,
         )
 
-    def reset_peak_memory(self) -> None:
-        log("reset", self._entry)
 
-    def peak_memory(self) -> MemoryPeak:
-        return MemoryPeak(peak_bytes=3_000_000_000, source="rss", samples=2, swap_delta_bytes=0)
+class ManyTarget(FakeTarget):
+    """Answers several at once; each begins 50 ms after the one before, or 10 s."""
+
+    def stream_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int, temperature: float, fixed_length: bool = True
+    ) -> tuple[Sample, ...]:
+        said = [prompt.messages[0].content for prompt in prompts]
+        log("together", self._entry, prompts=said, max_tokens=max_tokens, fixed_length=fixed_length)
+        if self._said.get("--fail") == "stream":
+            raise RequestError("fake: the connection was closed; look at the server's log")
+        late_ns = 10_000_000_000 if self._said.get("--many") == "queue" else 50_000_000
+        return tuple(
+            replace(self._sample(prompt, max_tokens, TTFT_NS + number * late_ns), sent_ns=7)
+            for number, prompt in enumerate(prompts)
+        )
 
 
 def behaviour(entry: MatrixEntry) -> dict[str, str]:
@@ -122,9 +141,16 @@ class Fake(Backend):
             raise ServerStartError("fake: exited with 3 before it was ready; last lines: no such model")
         log("open", entry, runs=settings.runs, warmup=settings.warmup, log_dir=str(log_dir))
         try:
-            yield FakeTarget(entry)
+            yield (FakeTarget if behaviour(entry).get("--many") == "no" else ManyTarget)(entry)
         finally:
             log("close", entry)
+
+
+class Single(Fake):
+    """As `Fake`, one request at a time."""
+
+    name = "single"
+    one_at_a_time = "it has one thread"
 
 
 @pytest.hookimpl(trylast=True)
@@ -135,3 +161,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_llmbench_register_backends(backends: dict[str, Backend]) -> None:
     backends["fake"] = Fake()
+    backends["single"] = Single()

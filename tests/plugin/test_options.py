@@ -231,22 +231,6 @@ def test_a_value_of_the_wrong_toml_type_is_refused_with_its_file(lab: Lab) -> No
     assert "pytest.toml" in message
 
 
-LATER = [option for option in OPTIONS if option.later]
-
-
-@pytest.mark.parametrize("option", LATER, ids=lambda option: option.name)
-def test_an_option_of_a_later_version_is_refused(lab: Lab, option: Option) -> None:
-    values = {"concurrency": "1,4"}
-    value = "" if option.kind == "flag" else f"={values.get(option.name, 'x')}"
-    message = refusal(lab, option.flag + value)
-    assert f"{option.flag}: this version of pytest-llmbench can't do that yet" in message
-
-
-def test_an_option_of_a_later_version_may_be_off_or_at_its_default(lab: Lab) -> None:
-    lab.ini("llmbench_tools = false\nllmbench_tier = quick\n")
-    assert options(lab) == Options()
-
-
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_help_lists_each_option_with_its_ini_value_and_the_reverse(help_text: str, option: Option) -> None:
     assert re.search(rf"{option.flag}[ =]((?!\(ini:).)*\(ini: {option.ini}\)", help_text)

@@ -20,6 +20,7 @@ ENGINE = ROOT / "engine" / "llmbench_engine"
 LAYERS = (
     """__init__ errors units""",
     """matrix matrix_fields matrix_file yaml_nodes yaml_source json_node prompts sample counting stats two_samples
+    concurrency
     markdown sse tokenizer
     models requirements secrets environment environment_macos suspect progress checkpoints/*""",
     """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_tools sandbox
@@ -30,7 +31,8 @@ LAYERS = (
     """record journal parity_json parity_writer figures compare compare_text merge history predecessor predecessor_odd
     export summary_page report_files report report/*""",
     """__main__ cli cli_* options option_values comparing hookspec collect suite suite_parity fixtures distribute
-    session session_plans plugin recorder resume suite_live collect_parity fixtures_parity fixtures_answers listing
+    session session_plans plugin recorder resume suite_live collect_parity fixtures_parity fixtures_answers
+    fixtures_concurrency listing
     terminal terminal_summary""",
 )
 HEAVY = {"mlx", "mlx_lm", "numpy", "httpx", "transformers"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.matrix import (
     BUILTIN_PROMPTS,
     CustomPrompt,
+    Gate,
     Matrix,
     MatrixEntry,
     Overrides,
@@ -120,6 +121,30 @@ def test_an_entry_beats_the_settings_and_an_override_beats_the_entry() -> None:
     assert (from_entry.prompts, from_override.prompts) == (("code",), ("short",))
     assert (from_entry.temperature, from_entry.server_timeout) == (0.7, 9.0)
     assert (from_settings.temperature, from_settings.server_timeout) == (0.5, 5.0)
+
+
+def test_levels_of_concurrency_come_from_the_nearest_and_an_empty_list_is_a_value() -> None:
+    settings = Settings(concurrency=(1, 4))
+    assert settle(entry())[0].concurrency == ()
+    assert settle(entry(), settings)[0].concurrency == (1, 4)
+    assert settle(entry(concurrency=()), settings)[0].concurrency == ()
+    assert settle(entry(concurrency=(2,)), settings, concurrency=(8,))[0].concurrency == (8,)
+
+
+@pytest.mark.parametrize(
+    ("metric", "level", "applies"),
+    [
+        ("ttft_s", None, (True, False, False)),
+        ("aggregate_tok_s", None, (False, True, True)),
+        ("ttft_s", 4, (False, False, True)),
+        ("aggregate_tok_s", 4, (False, False, True)),
+    ],
+)
+def test_a_gate_is_for_prompts_for_every_level_or_for_its_own(
+    metric: str, level: int | None, applies: tuple[bool, ...]
+) -> None:
+    gate = Gate(metric=metric, level=level, at_most=1.0)
+    assert tuple(gate.applies_to(at_once) for at_once in (None, 1, 4)) == applies
 
 
 def test_runs_and_warmups_come_from_settings_unless_overridden() -> None:

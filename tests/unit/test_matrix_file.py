@@ -66,6 +66,7 @@ settings:
   cooldown: 1.5
   bench_port: 8090
   fixed_length: false
+  concurrency: [2]
 prompts: [poem, context-4k]
 custom_prompts:
   poem: Write a poem.
@@ -95,7 +96,7 @@ tests:
     temperature: 0.7
     max_tokens: 32
     env: {A: 1, B: "on", C: off}
-    gates: {decode_tok_s: {at_least: 40}, ttft_s: {at_least: 0, at_most: 0.5}}
+    gates: {decode_tok_s: {at_least: 40}, ttft_s: {at_least: 0, at_most: 0.5}, wall_s@4: {at_most: 9}}
     concurrency: [1, 4, 8]
     requires: [platform:darwin, "memory_gb:48", "file:~/my models/a.gguf"]
     fixed_length: true
@@ -113,6 +114,7 @@ tests:
             cooldown=1.5,
             bench_port=8090,
             fixed_length=False,
+            concurrency=(2,),
         ),
         prompts=("poem", "context-4k"),
         custom_prompts=(
@@ -148,12 +150,13 @@ tests:
                 gates=(
                     Gate(metric="decode_tok_s", at_least=40.0),
                     Gate(metric="ttft_s", at_least=0.0, at_most=0.5),
+                    Gate(metric="wall_s", at_most=9.0, level=4),
                 ),
                 concurrency=(1, 4, 8),
                 requires=("platform:darwin", "memory_gb:48", "file:~/my models/a.gguf"),
                 fixed_length=True,
                 path=path,
-                line=16,
+                line=17,
             ),
         ),
     )

@@ -1,0 +1,73 @@
+"""Targets that are asked over HTTP, one request at a time or several at once."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from pytest_llmbench.chat import Reply
+from pytest_llmbench.prompts import Prompt
+from pytest_llmbench.sample import Sample
+
+T = TypeVar("T")
+
+
+class HttpTarget(ABC):
+    """Reads each answer whole, and counts its tokens when no request is underway any more."""
+
+    @abstractmethod
+    def _answer(
+        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool, cached: bool
+    ) -> Reply:
+        """One request, read to its end."""
+
+    @abstractmethod
+    def _sample(self, prompt: Prompt, reply: Reply, *, max_tokens: int, cached: bool) -> Sample:
+        """The answer with its tokens counted."""
+
+    def stream(
+        self, prompt: Prompt, *, max_tokens: int, temperature: float, fixed_length: bool = True, cached: bool = False
+    ) -> Sample:
+        """See `Target.stream`."""
+        reply = self._answer(
+            prompt, max_tokens=max_tokens, temperature=temperature, fixed_length=fixed_length, cached=cached
+        )
+        return self._sample(prompt, reply, max_tokens=max_tokens, cached=cached)
+
+    def stream_many(
+        self, prompts: Sequence[Prompt], *, max_tokens: int, temperature: float, fixed_length: bool = True
+    ) -> tuple[Sample, ...]:
+        """See `ServesMany.stream_many`; each request has a connection of its own."""
+        ask = partial(
+            self._answer, max_tokens=max_tokens, temperature=temperature, fixed_length=fixed_length, cached=False
+        )
+        replies = together([partial(ask, prompt) for prompt in prompts])
+        return tuple(
+            replace(self._sample(prompt, reply, max_tokens=max_tokens, cached=False), sent_ns=reply.sent_ns)
+            for prompt, reply in zip(prompts, replies, strict=True)
+        )
+
+
+def together(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What the calls return, each made in a thread of its own, all at the same moment.
+
+    The first error is raised when all of them have ended; KeyboardInterrupt doesn't wait for them.
+    """
+    gate = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], T]) -> T:
+        gate.wait()
+        return call()
+
+    pool = ThreadPoolExecutor(len(calls))
+    try:
+        futures = [pool.submit(run, call) for call in calls]
+        wait(futures)
+        return [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False)

@@ -1,0 +1,159 @@
+"""Several requests at once, on real servers: those that answer them together, and those that let them wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from server_kit import Fake, Flavour, entry, open_target, settings
+
+from pytest_llmbench.backends import builtin_backends
+from pytest_llmbench.backends.base import ServesMany, Target
+from pytest_llmbench.backends.llama_server import LlamaServer
+from pytest_llmbench.backends.together import together
+from pytest_llmbench.errors import RequestError, Unavailable
+from pytest_llmbench.measure import Measurement, Meter
+from pytest_llmbench.prompts import PromptMaker, concurrency
+
+LEVEL = 4
+TOKENS = 96
+BATCHING = "--continuous-batching"
+ENGINE = Flavour(name="engine", backend="engine", suffix="")
+
+
+def check(flavour: Flavour, streams: int = LEVEL, extra_args: tuple[str, ...] = ()) -> None:
+    wanted = entry(flavour, Path("model"), extra_args=(*flavour.extra_args, *extra_args))
+    builtin_backends()[flavour.backend].check_streams(wanted, streams)
+
+
+def measure(target: Target, level: int) -> Measurement:
+    given = settings(runs=2, max_tokens=TOKENS, fixed_length=True, concurrency=(level,))
+    maker = PromptMaker(target.tokenizer)
+    meter = Meter(target=target, maker=maker, settings=given, progress=lambda *_: None, conditions=dict)
+    return meter.measure("tried", concurrency(level), level=level)
+
+
+def measured(flavour: Flavour, checkpoints: Path, folder: Path, **changes: object) -> Measurement:
+    wanted = entry(flavour, checkpoints / "tiny-random", **changes)
+    with open_target(wanted, folder, max_tokens=TOKENS, concurrency=(1, LEVEL)) as target:
+        return measure(target, LEVEL)
+
+
+def require_together(found: Measurement) -> None:
+    """Each request was answered whole, by itself and beside the others."""
+    assert [(s.invalid, s.prompt_tokens) for s in found.samples] == [(None, 512)] * 2 * LEVEL
+    assert {s.completion_tokens for s in found.samples} == {TOKENS}
+    assert not [odd for odd in found.suspicions if "one after the other" in odd]
+    assert all((r.streams_at_once or 0) > 1 for r in found.rounds)
+    for taken in found.rounds:
+        assert min(s.sent_ns or 0 for s in taken.samples) == 0
+        assert None not in taken.metrics().values()
+    assert found.memory is not None
+    assert found.memory.peak_bytes
+
+
+def test_a_server_answers_several_together_or_lets_them_wait_as_its_backend_says(
+    flavour: Flavour, tiny_checkpoints: Path, tmp_path: Path
+) -> None:
+    more = (BATCHING,) if flavour.backend == "vllm-mlx" else ()
+    found = measured(flavour, tiny_checkpoints, tmp_path, extra_args=(*flavour.extra_args, *more))
+    try:
+        check(flavour, extra_args=more)
+    except Unavailable:
+        assert f"{LEVEL} requests were answered one after the other" in " ".join(found.suspicions)
+    else:
+        require_together(found)
+
+
+@pytest.mark.skipif(find_spec("mlx") is None, reason="pip install 'pytest-llmbench[mlx]'")
+def test_the_engine_answers_several_in_one_batch(tiny_checkpoints: Path, tmp_path: Path) -> None:
+    found = measured(ENGINE, tiny_checkpoints, tmp_path)
+    require_together(found)
+    # A token of each comes with every step.
+    assert {r.streams_at_once for r in found.rounds} == {LEVEL}
+
+
+# --- what is known without a server ---
+
+
+@pytest.mark.parametrize("backend", builtin_backends())
+def test_one_request_at_a_time_is_always_possible(backend: str) -> None:
+    check(Flavour(name="x", backend=backend, suffix=""), streams=1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "extra_args", "why"),
+    [
+        ("litert-lm", (), "its HTTP server has one thread"),
+        ("diffusion-cli", (), "a process for each answer"),
+        ("dflash", (), "a draft is for one sequence"),
+        ("lm-studio", (), "set in the app"),
+        ("docker-model-runner", (), "divides the context"),
+        ("unsloth-studio", (), "one slot"),
+        ("vllm-mlx", (), r"extra_args: \[--continuous-batching\]"),
+        ("mlx-lm", ("--kv-bits", "8"), "with --kv-bits mlx-lm answers one request at a time"),
+        ("mlx-lm", ("--draft-model=m",), "with --draft-model"),
+        ("llama-server", ("-np", "2"), "room for 2 of 4"),
+        ("llama-server", ("-c", "4096"), "room for 1 of 4.*leave out -c and -np"),
+    ],
+)
+def test_a_server_that_would_let_them_wait_says_why(backend: str, extra_args: tuple[str, ...], why: str) -> None:
+    with pytest.raises(Unavailable, match=why):
+        check(Flavour(name="x", backend=backend, suffix=""), extra_args=extra_args)
+
+
+def test_llama_server_has_a_slot_and_a_whole_context_for_each(tiny_checkpoints: Path) -> None:
+    flavour = Flavour(name="x", backend="llama-server", suffix="")
+
+    def words(*extra_args: str, levels: tuple[int, ...] = (1, LEVEL), **changes: object) -> dict[str, str]:
+        wanted = entry(flavour, tiny_checkpoints / "m", extra_args=extra_args)
+        given = settings(concurrency=levels, **changes)
+        line = LlamaServer().arguments(wanted, given, model=Path("m"), port=1)
+        return dict(zip(line[::2], line[1::2], strict=True))
+
+    assert (words()["-np"], words()["-c"]) == ("4", "4096")
+    # 512 tokens of each prompt, 1000 of the answer, and what the template adds.
+    assert words(max_tokens=1000)["-c"] == str(LEVEL * 1792)
+    assert (words(levels=())["-np"], words(levels=())["-c"]) == ("1", "1024")
+    assert words("-np", "8", "-c", "9999") == {k: v for k, v in words().items() if k not in ("-np", "-c")}
+    assert words("-c", "9999")["-np"] == "1"
+
+
+# --- faults ---
+
+
+def test_calls_are_made_at_the_same_moment_and_their_results_keep_their_order() -> None:
+    meeting = Barrier(3, timeout=60)  # no call returns before the others have come
+
+    def call(number: int) -> int:
+        meeting.wait()
+        return number
+
+    assert together([partial(call, number) for number in range(3)]) == [0, 1, 2]
+
+
+def test_one_broken_answer_is_the_error_of_all(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    server = fake(faults=["", "cut", ""])
+    with open_target(server.entry, tmp_path) as target:
+        maker = PromptMaker(target.tokenizer)
+        assert isinstance(target, ServesMany)
+        with pytest.raises(RequestError, match="server log"):
+            target.stream_many([maker.make(concurrency(LEVEL)) for _ in range(LEVEL)], max_tokens=8, temperature=0.0)
+    assert len(server.events("chat")) == 2 + LEVEL
+
+
+def test_an_error_comes_when_no_call_is_underway() -> None:
+    ended = []
+
+    def call(number: int) -> None:
+        ended.append(number)
+        if number == 0:
+            raise RequestError("refused")
+
+    with pytest.raises(RequestError, match="refused"):
+        together([partial(call, number) for number in range(4)])
+    assert sorted(ended) == [0, 1, 2, 3]
