@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_llmbench import markdown, units
+from pytest_llmbench import columns, markdown, units
 from pytest_llmbench.compare import Comparison
 from pytest_llmbench.compare_text import page as comparison_page
 from pytest_llmbench.figures import Loaded, Source, Subject
@@ -24,6 +24,7 @@ RESULT_HEAD: Final = (
     "entry", "backend", "quant", "kv", "TTFT", "TTFT cached", "decode tok/s", "prefill tok/s", "tokens in/out",
     "memory",
 )  # fmt: skip
+AT_ONCE_HEAD: Final = ("entry", "backend", *columns.CONCURRENCY_HEAD)
 VERDICT_HEAD: Final = ("test", "metric", "ratio", "90 % interval", "gate", "n", "verdict")
 
 
@@ -94,8 +95,11 @@ def _parts(loaded: Loaded) -> Iterator[Part]:
         title = f"Parity: {quoted(' against '.join(sides))}"
         yield Part(title=title, head=(f"{quoted(source.path.name)}, ratios of medians",), rows=rows)
     for prompt in dict.fromkeys(s.prompt for s in loaded.subjects if s.metrics and s.prompt):
-        rows_of = [_row(s) for s in loaded.subjects if s.prompt == prompt and s.metrics]
-        yield Part(title=f"Prompt {quoted(prompt)}", head=RESULT_HEAD, rows=rows_of)
+        measured = [s for s in loaded.subjects if s.prompt == prompt and s.metrics]
+        alone = [_row(s) for s in measured if "wall_s" not in s.metrics]
+        yield Part(title=f"Prompt {quoted(prompt)}", head=RESULT_HEAD, rows=alone)
+        together = [_concurrency_row(s) for s in measured if "wall_s" in s.metrics]
+        yield Part(title=f"Several requests at once: {quoted(prompt)}", head=AT_ONCE_HEAD, rows=together)
     odd = [(markdown.code(s.name), quoted(odd)) for s in loaded.subjects for odd in s.suspicions]
     yield Part(title="⚠ Suspect figures", head=("entry", "why"), rows=odd)
 
@@ -126,23 +130,30 @@ def _verdict_cells(found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _row(subject: Subject) -> tuple[str, ...]:
-    def value(name: str) -> float | None:
-        found = subject.metrics.get(name)
-        return None if found is None else found.value
-
-    facts = subject.facts
+    value, facts = _values(subject), subject.facts
     return (
-        markdown.code(subject.id) + (" ⚠" if subject.suspicions else ""),
-        quoted(facts["backend"]),
+        *_who(subject),
         quoted(facts["quant"] or units.MISSING),
         quoted(facts["kv_cache"]),
         units.seconds(value("ttft_s")),
         units.seconds(value("ttft_cached_s")),
         units.rate(value("decode_tok_s")),
         units.rate(value("prefill_tok_s")),
-        f"{units.count(value('prompt_tokens'))}/{units.count(value('completion_tokens'))}",
-        units.memory(value("peak_memory_bytes")),
+        columns.tokens(value),
+        columns.memory(value),
     )
+
+
+def _concurrency_row(subject: Subject) -> tuple[str, ...]:
+    return (*_who(subject), *columns.concurrency_cells(_values(subject)))
+
+
+def _who(subject: Subject) -> tuple[str, str]:
+    return markdown.code(subject.id) + (" ⚠" if subject.suspicions else ""), quoted(subject.facts["backend"])
+
+
+def _values(subject: Subject) -> columns.Value:
+    return lambda name: None if (found := subject.metrics.get(name)) is None else found.value
 
 
 def _where(source: Source) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import units
+from pytest_llmbench import columns, units
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.verdict import Outcome, interval_text, ratio_text
 
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 Row = Sequence[str]
 ODD = " (!)"
 AT_ONCE = "several requests at once"
+AT_ONCE_HEAD = ("id", "backend", "requests", *columns.CONCURRENCY_HEAD)
 
-CONCURRENCY_HEAD = (
-    "id", "backend", "requests", "tok/s of all", "decode of all", "decode of each", "TTFT", "TTFT spread", "wall",
-    "fairness", "at once", "tokens in/out", "memory"
-)  # fmt: skip
 RESULT_HEAD = (
     "id", "backend", "quant", "kv", "TTFT", "TTFT cached", "decode tok/s", "prefill tok/s", "tokens in/out", "memory"
 )  # fmt: skip
@@ -46,7 +43,7 @@ def results_by_prompt(results: Iterable[Result]) -> dict[str, list[str]]:
             key = (result.entry["id"], result.measurement["started_at"])
             found.setdefault(AT_ONCE if at_once else result.prompt, {})[key] = row
     return {
-        prompt: table(CONCURRENCY_HEAD if prompt == AT_ONCE else RESULT_HEAD, rows.values())
+        prompt: table(AT_ONCE_HEAD if prompt == AT_ONCE else RESULT_HEAD, rows.values())
         for prompt, rows in found.items()
     }
 
@@ -86,7 +83,6 @@ def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row
     def cell(fmt: Callable[[float | None], str], name: str) -> str:
         return fmt(figures[name])
 
-    tokens = f"{cell(units.count, 'prompt_tokens')}/{cell(units.count, 'completion_tokens')}"
     return (
         entry["id"] + (ODD if measurement["suspicions"] else ""),
         entry["backend"],
@@ -96,23 +92,17 @@ def _result_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row
         cell(units.seconds, "ttft_cached_s"),
         cell(units.rate, "decode_tok_s"),
         cell(units.rate, "prefill_tok_s"),
-        tokens,
-        cell(units.memory, "peak_memory_bytes"),
+        columns.tokens(figures.__getitem__),
+        columns.memory(figures.__getitem__),
     )
 
 
 def _concurrency_row(entry: Mapping[str, Any], measurement: Mapping[str, Any]) -> Row:
-    figures = measurement["metrics"]
     return (
         entry["id"] + (ODD if measurement["suspicions"] else ""),
         entry["backend"],
         str(measurement["level"]),
-        *(units.rate(figures[name]) for name in ("aggregate_tok_s", "decode_aggregate_tok_s", "decode_tok_s")),
-        *(units.seconds(figures[name]) for name in ("ttft_s", "ttft_spread_s", "wall_s")),
-        units.ratio(figures["fairness_ratio"]),
-        units.count(figures["streams_at_once"]),
-        f"{units.count(figures['prompt_tokens'])}/{units.count(figures['completion_tokens'])}",
-        units.memory(figures["peak_memory_bytes"]),
+        *columns.concurrency_cells(measurement["metrics"].__getitem__),
     )
 
 

@@ -85,6 +85,16 @@ def test_figures_of_rounds_and_requests_are_recorded(lab: Lab, four: dict[str, A
     assert flat["llmbench.prompt"] == "concurrency-4"
 
 
+def test_the_markdown_report_has_a_table_of_them(lab: Lab) -> None:
+    lab.matrix({"id": "a", "concurrency": [4]}, **SHORT)
+    lab.run("matrix.yaml", f"--llmbench-out={lab.out}", "--llmbench-report=md").assert_outcomes(passed=2)
+    (page,) = (path.read_text(encoding="utf-8") for path in lab.out.glob("*.md"))
+    assert "### Prompt short" in page
+    _, _, table = page.partition("### Several requests at once: concurrency-4\n")
+    assert "| `a` | fake | 59.3 | 100.0 | 50.0 | 325 ms | 150 ms | 540 ms | 0.7222 | 3 | 100/8 | 2.79 GiB |" in table
+    assert "### Prompt concurrency-4" not in page
+
+
 def test_no_two_requests_have_a_prompt_in_common_and_all_have_the_entrys_length(lab: Lab, four: dict[str, Any]) -> None:
     asked = lab.events("together")
     prompts = [prompt for event in asked for prompt in event["prompts"]]

@@ -20,7 +20,7 @@ ENGINE = ROOT / "engine" / "llmbench_engine"
 LAYERS = (
     """__init__ errors units""",
     """matrix matrix_fields matrix_file yaml_nodes yaml_source json_node prompts sample counting stats two_samples
-    concurrency
+    concurrency columns
     markdown sse tokenizer
     models requirements secrets environment environment_macos suspect progress checkpoints/*""",
     """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_tools sandbox
