@@ -26,7 +26,6 @@ from pytest_llmbench.prompts import Prompt
 from pytest_llmbench.sample import ServerTimings
 from pytest_llmbench.sse import Wire
 
-SLOTS = "OLLAMA_NUM_PARALLEL"
 LONGEST_LOAD_S = 1.0
 
 
@@ -44,14 +43,8 @@ class Ollama(RunningBackend):
         return entry.server_url or ollama_dialect.host_url(os.environ.get(HOST, ""))
 
     def check_streams(self, entry: MatrixEntry, streams: int) -> None:
-        """A server of our own has as many slots as are asked for; of another one they aren't known."""
-        given = dict(entry.env).get(SLOTS)
-        if given is not None and given.isdecimal() and int(given) < streams:
-            raise Unavailable(f"env: {SLOTS} is {given}, {streams} requests at once would wait", fix="give it more")
-        owned = ollama_dialect.needs_own(entry) or reach.get(self.url(entry), "/api/version") is None
-        if streams > 1 and not owned:
-            why = f"the Ollama at {self.url(entry)} doesn't tell how many requests it answers at once"
-            raise Unavailable(why, fix=f"env: {{{SLOTS}: {streams}}}, for a server of our own")
+        if streams > 1:
+            ollama_serve.check_slots(entry, streams, url=self.url(entry))
 
     def find(self, entry: MatrixEntry) -> None:
         name = model_name(entry)

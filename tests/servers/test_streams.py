@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Barrier
 
 import pytest
+from running_kit import Running
 from server_kit import Fake, Flavour, entry, open_target, settings
 
 from pytest_llmbench.backends import builtin_backends
@@ -121,6 +123,19 @@ def test_llama_server_has_a_slot_and_a_whole_context_for_each(tiny_checkpoints: 
     assert (words(levels=())["-np"], words(levels=())["-c"]) == ("1", "1024")
     assert words("-np", "8", "-c", "9999") == {k: v for k, v in words().items() if k not in ("-np", "-c")}
     assert words("-c", "9999")["-np"] == "1"
+
+
+def test_an_ollama_that_runs_doesnt_tell_its_slots_and_one_of_our_own_has_as_many_as_are_asked_for(
+    running: Callable[..., Running],
+) -> None:
+    wanted = running("ollama").entry()
+    check_streams = builtin_backends()["ollama"].check_streams
+    check_streams(wanted, 1)
+    with pytest.raises(Unavailable, match=r"doesn't tell how many.*env: \{OLLAMA_NUM_PARALLEL: 4\}"):
+        check_streams(wanted, LEVEL)
+    check_streams(replace(wanted, env=(("OLLAMA_NUM_PARALLEL", "4"),)), LEVEL)
+    with pytest.raises(Unavailable, match="OLLAMA_NUM_PARALLEL is 2: 4 requests"):
+        check_streams(replace(wanted, env=(("OLLAMA_NUM_PARALLEL", "2"),)), LEVEL)
 
 
 # --- faults ---
