@@ -24,9 +24,15 @@ def test_the_table_is_that_of_the_saved_result(tmp_path: Path) -> None:
 
 def test_every_backend_has_a_row() -> None:
     rows = json.loads((ROOT / RESULT).read_text("utf-8"))["servers"]
-    assert set(builtin_backends()) <= {*rows}
+    assert {row["backend"] for row in rows.values()} == set(builtin_backends())
     page = (ROOT / "README.md").read_text("utf-8")
     assert all(f"\n| {name} | " in page for name in rows)
+
+
+def test_a_replay_has_no_version_of_the_server_that_it_stands_for() -> None:
+    rows = json.loads((ROOT / RESULT).read_text("utf-8"))["servers"]
+    assert {name for name, row in rows.items() if not row["real"]} >= {"ollama", "lm-studio", "unsloth-studio"}
+    assert [name for name, row in rows.items() if row["version"] and not row["real"]] == []
 
 
 def test_what_was_left_out_has_a_reason() -> None:

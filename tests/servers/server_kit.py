@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -201,6 +202,12 @@ def open_target(
     """The entry's backend, opened with `settings(**changes)`."""
     backend = builtin_backends()[wanted.backend]
     return backend.open(wanted, settings(**changes), log_dir=log_dir, report=report)
+
+
+def port_of(target: Target) -> int:
+    port = urlsplit(target.info.base_url or "").port
+    assert port is not None
+    return port
 
 
 def prompt_for(target: Target, name: str = "short", *, think: bool | None = None) -> Prompt:

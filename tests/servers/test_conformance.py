@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from conformance_kit import CONTEXT, Place, Subject, subjects
 from conformance_limits import CANNOT
-from server_kit import group_members, open_target, prompt_for
+from server_kit import group_members, open_target, port_of
 
 from processes import is_running
 from pytest_llmbench.backends import builtin_backends
@@ -71,12 +70,18 @@ def target(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 
 @pytest.fixture(scope="module")
-def ask(target: Target) -> Callable[..., Sample]:
-    """Asks with new prompts, or with a given one again; one maker for all, so that none is known to the cache."""
+def make(target: Target) -> Callable[[str], Prompt]:
+    """Makes a new prompt. One maker for all: a prompt of another one could begin as one does that the cache knows."""
     maker = PromptMaker(target.tokenizer)
+    return lambda name: maker.make(builtin(name))
+
+
+@pytest.fixture(scope="module")
+def ask(target: Target, make: Callable[[str], Prompt]) -> Callable[..., Sample]:
+    """Asks with a new prompt, or with a given one."""
 
     def stream(prompt: Prompt | None = None, *, cached: bool = False) -> Sample:
-        prompt = prompt or maker.make(builtin("short"))
+        prompt = prompt or make("short")
         samples = (
             target.stream(prompt, max_tokens=ASKED, temperature=0.0, fixed_length=False, cached=cached)
             for _ in range(9)
@@ -142,10 +147,10 @@ def test_tokens_are_counted(subject: Subject, ask: Callable[..., Sample]) -> Non
     assert sample.stopped_early
 
 
-def test_thinking_is_switched(subject: Subject, target: Target) -> None:
+def test_thinking_is_switched(subject: Subject, make: Callable[[str], Prompt], ask: Callable[..., Sample]) -> None:
     said = {}
     for think in (True, False):
-        sample = target.stream(prompt_for(target, think=think), max_tokens=ASKED, temperature=0.0, fixed_length=False)
+        sample = ask(replace(make("short"), think=think))
         said[think] = (sample.reasoning, sample.text, sample.completion_tokens)
     assert said == {
         True: (subject.reasoning, subject.text, subject.tokens),
@@ -163,9 +168,9 @@ def test_no_cache_answers_a_new_prompt(ask: Callable[..., Sample]) -> None:
 
 
 def test_a_repeated_prompt_is_answered_by_the_cache(
-    subject: Subject, target: Target, ask: Callable[..., Sample]
+    subject: Subject, make: Callable[[str], Prompt], ask: Callable[..., Sample]
 ) -> None:
-    prompt = PromptMaker(target.tokenizer).make(builtin("long"))
+    prompt = make("long")
     ask(prompt, cached=True)
     again = ask(prompt, cached=True)
     assert subject.uncached is not None
@@ -174,8 +179,10 @@ def test_a_repeated_prompt_is_answered_by_the_cache(
     assert again.invalid is None
 
 
-def test_a_fixed_length_is_kept_or_its_lack_is_marked(subject: Subject, target: Target) -> None:
-    sample = target.stream(prompt_for(target), max_tokens=FIXED, temperature=0.0, fixed_length=True)
+def test_a_fixed_length_is_kept_or_its_lack_is_marked(
+    subject: Subject, target: Target, make: Callable[[str], Prompt]
+) -> None:
+    sample = target.stream(make("short"), max_tokens=FIXED, temperature=0.0, fixed_length=True)
     if subject.goes_on:
         assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == (FIXED, "length", False)
     else:
@@ -291,9 +298,3 @@ def test_every_backend_is_a_subject_and_every_limit_is_one_of_a_check_and_a_subj
     names = {subject.name for subject in found}
     assert [check for check in CANNOT if check not in globals()] == []
     assert [(check, name) for check, rows in CANNOT.items() for name in rows if name not in names] == []
-
-
-def port_of(target: Target) -> int:
-    port = urlsplit(target.info.base_url or "").port
-    assert port is not None
-    return port

@@ -239,10 +239,3 @@ def test_the_real_one_says_that_another_model_is_none_of_its_own(tiny_checkpoint
         open_target(real_entry(tiny_checkpoints / "tiny-random.gguf"), tmp_path / "logs"),
     ):
         pass
-
-
-@needs_real
-def test_the_real_one_says_that_a_prompt_is_too_long(llada: Path, tmp_path: Path) -> None:
-    wanted = real_entry(llada, extra_args=("-t", "1", "-ub", "64", "-c", "64"))
-    with open_target(wanted, tmp_path / "logs") as target, pytest.raises(RequestError, match="input too long"):
-        target.stream(prompt_for(target, "code"), max_tokens=8, temperature=0.0)

@@ -77,15 +77,6 @@ def stream(target: Target, prompt: Prompt, *, max_tokens: int = 64, cached: bool
 # --- answers ---
 
 
-def test_the_scripted_answer_is_counted_to_the_token(scripted: Target, maker: PromptMaker) -> None:
-    sample = stream(scripted, maker.make(builtin("short")))
-    assert sample.invalid is None
-    assert (sample.reasoning, sample.text, sample.finish_reason) == (REASONING, ANSWER, "stop")
-    assert (sample.completion_tokens, sample.token_source) == (21, "engine")
-    assert (sample.thinking_tokens, sample.visible_tokens, sample.silent_tokens) == (6, 12, 3)
-    assert sample.answered_by == scripted.info.model
-
-
 def test_each_token_with_text_is_a_delta_with_a_stamp_of_its_own(scripted: Target, maker: PromptMaker) -> None:
     sample = stream(scripted, maker.make(builtin("short")))
     assert [d.text for d in sample.deltas] == [*script.REASONING, *script.ANSWER]
@@ -98,15 +89,6 @@ def test_each_token_with_text_is_a_delta_with_a_stamp_of_its_own(scripted: Targe
     assert sample.decode_tok_s == pytest.approx(17 / window_s)
     assert sample.ttft_s is not None
     assert sample.prefill_tok_s == pytest.approx(64 / sample.ttft_s)
-
-
-def test_with_thinking_off_there_is_only_the_answer(scripted: Target) -> None:
-    prompt = prompt_for(scripted, think=False)
-    sample = stream(scripted, prompt)
-    assert (sample.completion_tokens, sample.thinking_tokens, sample.visible_tokens) == (13, 0, 12)
-    assert (sample.reasoning, sample.text) == ("", ANSWER)
-    assert sample.prompt_tokens == prompt.tokens == 64
-    assert sample.ttfv_s == sample.ttft_s
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("short", 64), ("long", 128), ("code", 2048), ("context-4k", 4096)])

@@ -5,47 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server_kit import Fake, Flavour, entry, flavours, open_target
+from server_kit import Fake, entry, flavours, open_target
 
-from processes import is_running
-from pytest_llmbench.backends.base import Target
-from pytest_llmbench.errors import PortInUse, ServerStartError, ServerTimeout
-from pytest_llmbench.ports import free_port, port_owner
+from pytest_llmbench.errors import ServerStartError, ServerTimeout
+from pytest_llmbench.ports import free_port
 
 MakeFake = Callable[..., Fake]
-LISTENER = """
-import socket, sys
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
-while True:
-    server.accept()[0].close()
-"""
-
-
-def test_an_open_server_is_described(scripted: Target, flavour: Flavour) -> None:
-    info = scripted.info
-    assert info.backend == flavour.backend
-    assert info.load_s is not None
-    assert info.load_s > 0
-    assert info.pid is not None
-    assert is_running(info.pid)
-    assert info.base_url is not None
-    owner = port_owner(int(info.base_url.rpartition(":")[2]))
-    assert owner is not None
-    assert owner.pid == info.pid
-    assert info.command is not None
-    # oMLX is given a folder with a link of that name.
-    assert "tiny-scripted" in (info.model if flavour.backend == "omlx" else info.command)
-    assert info.log_path is not None
-    assert stat.S_IMODE(info.log_path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("loading", ["503", "hang", "keepalive"])
@@ -92,23 +62,6 @@ def test_mlx_lm_that_stays_up_without_a_model_is_noticed(tiny_checkpoints: Path,
     assert f"--model {model}" in str(caught.value)
 
 
-def test_a_strangers_port_is_an_error_that_names_the_stranger_who_survives(fake: MakeFake, tmp_path: Path) -> None:
-    stranger = subprocess.Popen([sys.executable, "-I", "-S", "-c", LISTENER], stdout=subprocess.PIPE, text=True)
-    with stranger:
-        assert stranger.stdout is not None
-        port = int(stranger.stdout.readline())
-        server = fake()
-        with (
-            pytest.raises(PortInUse, match=f"port {port} is in use by .*pid {stranger.pid}"),
-            open_target(server.entry, tmp_path, bench_port=port),
-        ):
-            pass
-        assert stranger.poll() is None
-        socket.create_connection(("127.0.0.1", port)).close()
-        stranger.kill()
-    assert server.events("start") == []
-
-
 def test_a_stranger_that_takes_the_port_during_the_start_is_not_talked_to(fake: MakeFake, tmp_path: Path) -> None:
     server = fake(listen=False)
     port = free_port()
@@ -127,17 +80,6 @@ def test_a_stranger_that_takes_the_port_during_the_start_is_not_talked_to(fake: 
     taken[0].setblocking(False)
     with taken[0], pytest.raises(BlockingIOError):
         taken[0].accept()
-
-
-def test_a_usage_error_of_the_server_is_in_ours(flavour: Flavour, tiny_checkpoints: Path, tmp_path: Path) -> None:
-    wanted = entry(flavour, tiny_checkpoints / "tiny-scripted", extra_args=(*flavour.extra_args, "--no-such-flag"))
-    with (
-        pytest.raises(ServerStartError, match=r"ended before it was ready: exit [12]") as caught,
-        open_target(wanted, tmp_path),
-    ):
-        pass
-    _, _, output = str(caught.value).partition("lines:\n")
-    assert "--no-such-flag" in output
 
 
 @pytest.mark.parametrize(
@@ -162,7 +104,3 @@ def test_a_server_that_never_gets_ready_ends_in_a_timeout_that_tells_why(
     assert last in attempt
     assert "command: " in message
     assert message.endswith("fake server\n")
-
-
-def test_the_servers_version_is_known(scripted: Target) -> None:
-    assert scripted.info.version

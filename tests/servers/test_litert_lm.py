@@ -13,9 +13,8 @@ from server_kit import Fake, Flavour, entry, open_target, own_environment, promp
 
 from pytest_llmbench.backends.base import Target
 from pytest_llmbench.backends.litert_lm import LiteRtLm, split_model_id
-from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable
+from pytest_llmbench.errors import ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
-from pytest_llmbench.prompts import Message, Prompt
 
 MakeFake = Callable[..., Fake]
 MODEL = Path(__file__).parents[1] / "data" / "tiny.litertlm"
@@ -129,31 +128,7 @@ def test_the_real_one_says_its_text_and_keeps_its_thinking(real: Target) -> None
     assert sample.ttfv_s is not None
 
 
-def test_the_real_one_is_named_and_loaded(real: Target) -> None:
-    assert real.info.version == "0.18.1"
-    assert real.info.load_s is not None
-    assert real.info.load_s > 0
-    peak = real.peak_memory().peak_bytes
-    assert peak is not None
-    assert peak > 20e6
-
-
 def test_the_real_one_keeps_the_length_asked_for(real: Target) -> None:
     sample = real.stream(prompt_for(real), max_tokens=12, temperature=0.0)
     assert sample.completion_tokens == 12
     assert SAID.startswith(sample.text)
-
-
-def test_the_real_one_refuses_a_prompt_that_is_longer_than_its_context(real: Target) -> None:
-    long = Message(role="user", content="value " * 700)
-    prompt = Prompt(name="long", messages=(long,), tokens=None, exact=False, shared_tokens=0)
-    with pytest.raises(RequestError, match="too long"):
-        real.stream(prompt, max_tokens=8, temperature=0.0)
-    assert real.stream(prompt_for(real), max_tokens=64, temperature=0.0).text == SAID
-
-
-@pytest.mark.skipif(bool(REAL.missing), reason=REAL.missing)
-def test_the_real_ones_usage_error_is_in_ours(model: Path, tmp_path: Path) -> None:
-    wanted = real_entry(model, extra_args=("--nonsense",))
-    with pytest.raises(ServerStartError, match="No such option"), open_target(wanted, tmp_path):
-        pass

@@ -9,13 +9,10 @@ import pytest
 from server_kit import Flavour, entry, open_target, prompt_for, settings
 
 from pytest_llmbench.backends.base import Target
-from pytest_llmbench.checkpoints import script
 from pytest_llmbench.measure import Meter
 from pytest_llmbench.prompts import Prompt, PromptMaker, builtin
 from pytest_llmbench.sample import Sample
 
-ANSWER = "".join(script.ANSWER)
-REASONING = "".join(script.REASONING)
 RANDOM_TOKENS = 96
 
 
@@ -37,28 +34,6 @@ def stream(target: Target, prompt: Prompt, *, max_tokens: int = 64, cached: bool
     return target.stream(prompt, max_tokens=max_tokens, temperature=0.0, fixed_length=False, cached=cached)
 
 
-def test_the_scripted_answer_is_counted_to_the_token(scripted: Target, maker: PromptMaker, flavour: Flavour) -> None:
-    sample = stream(scripted, maker.make(builtin("short")))
-    assert sample.invalid is None
-    assert (sample.completion_tokens, sample.token_source) == (flavour.counted(21), "usage")
-    assert (sample.thinking_tokens, sample.visible_tokens) == (6, 12)
-    assert sample.finish_reason == "stop"
-    assert sample.reasoning == REASONING
-    assert sample.text == ANSWER
-    assert sample.answered_by == scripted.info.model
-
-
-def test_with_thinking_off_there_is_only_the_answer(scripted: Target, flavour: Flavour) -> None:
-    prompt = prompt_for(scripted, think=False)
-    sample = stream(scripted, prompt)
-    assert sample.completion_tokens == flavour.counted(13)
-    assert (sample.thinking_tokens, sample.visible_tokens) == (0, 12)
-    assert sample.finish_reason == "stop"
-    assert (sample.reasoning, sample.text) == ("", ANSWER)
-    assert sample.prompt_tokens == prompt.tokens == 64
-    assert sample.ttfv_s == sample.ttft_s
-
-
 @pytest.mark.parametrize(("name", "tokens"), [("short", 64), ("long", 128), ("code", 2048), ("context-4k", 4096)])
 def test_prompts_are_exactly_as_long_as_they_say_and_no_cache_answers_them(
     scripted: Target, maker: PromptMaker, flavour: Flavour, name: str, tokens: int
@@ -71,18 +46,6 @@ def test_prompts_are_exactly_as_long_as_they_say_and_no_cache_answers_them(
     assert (sample.cached_tokens is None) == (flavour.uncached is None)
     assert (sample.cached_tokens or 0) <= maker.template_tokens < 10
     assert (sample.completion_tokens, sample.finish_reason) == (flavour.counted(21), "stop")
-
-
-def test_the_same_prompt_again_is_answered_by_the_cache_all_but_its_end(
-    scripted: Target, maker: PromptMaker, flavour: Flavour
-) -> None:
-    prompt = maker.make(builtin("long"))
-    stream(scripted, prompt, cached=True)
-    again = stream(scripted, prompt, cached=True)
-    assert again.cached_tokens == flavour.cached(128)
-    assert again.prompt_tokens == 128
-    assert again.invalid is None
-    assert again.text == ANSWER
 
 
 def test_a_new_prompt_is_kept_from_the_cache_or_invalid(scripted: Target, maker: PromptMaker, flavour: Flavour) -> None:
@@ -130,14 +93,6 @@ def test_an_answer_shorter_than_asked_is_marked(scripted: Target, maker: PromptM
     assert stream(scripted, maker.make(builtin("short")), max_tokens=asked).stopped_early is early
 
 
-def test_llama_server_goes_on_after_the_end_where_the_length_is_fixed(
-    scripted: Target, maker: PromptMaker, flavour: Flavour
-) -> None:
-    sample = scripted.stream(maker.make(builtin("short")), max_tokens=40, temperature=0.0, fixed_length=True)
-    expected = (40, "length", False) if flavour.backend == "llama-server" else (flavour.counted(21), "stop", True)
-    assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == expected
-
-
 def test_an_endless_answer_is_as_long_as_was_asked(babble: Sample) -> None:
     assert babble.completion_tokens == RANDOM_TOKENS
     assert babble.finish_reason == "length"
@@ -182,3 +137,12 @@ def test_a_whole_measurement_has_every_figure_that_the_server_allows(
     assert measured.memory.peak_bytes is not None
     assert measured.memory.peak_bytes > 5_000_000
     assert said == ["short: warm-up 1", "short: run 1", "short: run 2", "short: cached run"]
+
+
+def test_with_thinking_off_the_first_token_is_visible(scripted: Target) -> None:
+    # The last one of this file: a prompt of another maker may begin as one of `maker` does.
+    prompt = prompt_for(scripted, think=False)
+    sample = stream(scripted, prompt)
+    assert (sample.thinking_tokens, sample.visible_tokens) == (0, 12)
+    assert sample.prompt_tokens == prompt.tokens == 64
+    assert sample.ttfv_s == sample.ttft_s

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_kit import Fake, Flavour, entry, flavours, open_target, prompt_for, settings, wait_until, write_program
+from server_kit import Fake, Flavour, entry, flavours, open_target, prompt_for, settings, wait_until
 
 from pytest_llmbench.backends.mlx_vlm import MlxVlm, prove_quantization, thinks_by_default
 from pytest_llmbench.backends.omlx import Omlx, read_timings
-from pytest_llmbench.backends.vllm_mlx import VllmMlx, reasoning_parser
+from pytest_llmbench.backends.vllm_mlx import reasoning_parser
 from pytest_llmbench.chat import Reply
-from pytest_llmbench.errors import ServerStartError, Unavailable
+from pytest_llmbench.errors import ServerStartError
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.sample import Sample
 
 MakeFake = Callable[..., Fake]
 BY_NAME = {flavour.name: flavour for flavour in flavours()}
-BACKENDS = [MlxVlm(), VllmMlx(), Omlx()]
 # As mlx-vlm 0.7.10 and vllm-mlx 0.6.0 print it.
 VLM_LINE = "INFO - KV cache quantization: bits={} scheme={}"
 VLLM_LINES = "Max KV size: {} (RotatingKVCache)\nKV cache quantization: {}-bit, group_size=64"
@@ -63,39 +62,6 @@ def omlx(fake: MakeFake, tiny_checkpoints: Path) -> Callable[..., Fake]:
         return server
 
     return make
-
-
-# --- what is there ---
-
-
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_without_the_program_the_way_to_it_is_told(
-    backend: MlxVlm, tiny_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    wanted = entry(Flavour(name="x", backend=backend.name, suffix=""), tiny_checkpoints / "tiny-scripted")
-    with pytest.raises(Unavailable, match="is not installed") as caught:
-        backend.check(wanted)
-    assert "install" in caught.value.fix
-    if backend.name == "omlx" and sys.platform != "darwin":
-        assert caught.value.reason.startswith("oMLX is for macOS")
-
-
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_model_that_is_not_here_is_named_with_the_command_that_fetches_it(
-    backend: MlxVlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    program = write_program(tmp_path / "program", ["true"])
-    name = "Heron-7B-4bit" if backend.name == "omlx" else "mlx-community/Heron-7B-4bit"
-    wanted = MatrixEntry(
-        id="x", backend=backend.name, model_id=name, path=tmp_path / "x.yaml", line=1, server_binary=str(program)
-    )
-    with pytest.raises(Unavailable) as caught:
-        backend.check(wanted)
-    assert caught.value.fix == "hf download mlx-community/Heron-7B-4bit"
 
 
 # --- mlx-vlm ---

@@ -15,10 +15,9 @@ from server_kit import read_record, settings, wait_until
 from processes import is_running
 from pytest_llmbench.backends.llama_server import context_tokens
 from pytest_llmbench.backends.ollama import Ollama
-from pytest_llmbench.errors import RequestError, ServerCrashed, ServerStartError, ServerTimeout, Unavailable
+from pytest_llmbench.errors import ServerCrashed, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.ports import free_port, port_owner
-from pytest_llmbench.prompts import Message, Prompt
 
 MakeRunning = Callable[..., Running]
 NAME = "qwen3:0.6b"
@@ -162,17 +161,6 @@ def test_each_request_has_the_context_of_the_load_and_lets_nothing_be_cut(ollama
     assert all(body["stream"] is True for body in ollama.chats)
     assert ollama.chats[2]["options"]["num_predict"] == 64
     assert ollama.chats[2]["options"]["temperature"] == 0.0
-
-
-def test_a_prompt_that_is_too_long_is_an_error(ollama: Running, tmp_path: Path) -> None:
-    words = Prompt(
-        name="long", messages=(Message(role="user", content="word " * 4000),), tokens=None, exact=False, shared_tokens=0
-    )
-    with (
-        opened(ollama.entry(), tmp_path) as target,
-        pytest.raises(RequestError, match="HTTP 400: the input length exceeds the context length"),
-    ):
-        target.stream(words, max_tokens=4, temperature=0.0)
 
 
 def test_counts_durations_and_the_cache_are_read_from_the_last_line(ollama: Running, tmp_path: Path) -> None:

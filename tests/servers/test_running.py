@@ -56,16 +56,10 @@ def test_checking_asks_for_no_answer_and_loads_nothing(running: MakeRunning, dia
     assert not server.asked("/api/generate") + server.asked("/api/v1/models/load") + server.asked("/engines/_configure")
 
 
-@EVERY
-def test_memory_is_that_of_the_process_that_listens_where_it_holds_the_model(
-    running: MakeRunning, tmp_path: Path, dialect: str
-) -> None:
-    server = running(dialect)
-    with opened(server.entry(), tmp_path) as target:
-        peak = target.peak_memory()
+def test_memory_of_a_runner_whose_engine_is_nowhere_is_not_known(running: MakeRunning, tmp_path: Path) -> None:
     # The port of Docker Model Runner is Docker's own: no engine is running here.
-    assert (peak.peak_bytes is None) == (dialect == "docker-model-runner")
-    assert peak.peak_bytes is None or peak.peak_bytes > 1_000_000
+    with opened(running("docker-model-runner").entry(), tmp_path) as target:
+        assert target.peak_memory().peak_bytes is None
 
 
 @LOADING
@@ -213,16 +207,6 @@ def test_thinking_is_switched_in_the_servers_own_words(
     (switch,) = on
     told = [{switch: body[switch]} if switch in body else None for body in server.chats]
     assert told == [None] * 2 + [off] * 3 + [on] * 3 + [None] * 3
-
-
-@pytest.mark.parametrize("dialect", ["ollama", "lm-studio"])
-def test_thinking_and_visible_tokens_are_told_apart(running: MakeRunning, tmp_path: Path, dialect: str) -> None:
-    with opened(running(dialect).entry(), tmp_path) as target:
-        thought = measure(target, think=True).samples[0]
-        silent = measure(target, think=False).samples[0]
-    assert (thought.reasoning, thought.text) == ("Hm.", "Paris it is")
-    assert (silent.reasoning, silent.text) == ("", "Paris it is")
-    assert (thought.completion_tokens, silent.completion_tokens) == (5, 3)
 
 
 @pytest.mark.parametrize("dialect", ["lm-studio", "openai"])

@@ -22,6 +22,7 @@ from server_kit import (
     is_running,
     open_target,
     pinned,
+    port_of,
     prompt_for,
     recorded_entry,
     wait_until,
@@ -36,27 +37,10 @@ MakeFake = Callable[..., Fake]
 KEY = "sk-osprey-8814-feldspar"
 
 
-def port_of(target: Target) -> int:
-    assert target.info.base_url is not None
-    return int(target.info.base_url.rpartition(":")[2])
-
-
 def group_of(target: Target) -> int:
     assert target.info.pid is not None
     assert os.getpgid(target.info.pid) == target.info.pid != os.getpgid(0)
     return target.info.pid
-
-
-def test_closing_frees_the_port_and_ends_the_whole_group(
-    flavour: Flavour, tiny_checkpoints: Path, tmp_path: Path
-) -> None:
-    wanted = entry(flavour, tiny_checkpoints / "tiny-scripted")
-    with open_target(wanted, tmp_path) as target:
-        group, port = group_of(target), port_of(target)
-        assert port_owner(port) is not None
-    assert group_members(group) == []
-    assert port_owner(port) is None
-    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_a_failing_block_ends_the_server(flavour: Flavour, tiny_checkpoints: Path, tmp_path: Path) -> None:
