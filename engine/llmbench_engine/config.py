@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 from llmbench_engine.errors import CheckpointError
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
+
+LARGEST: Mapping[type, int] = {int: 1 << 24, float: 1 << 53}
+"""No model's numbers are larger. A damaged one would cost memory, or give NaN, before a weight is found not to fit."""
 
 HARMLESS = frozenset(
     {
@@ -31,6 +35,10 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 """Keys that say nothing about the text model's forward pass."""
+
+
+MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
+"""Ways of packing, as MLX names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +69,15 @@ class Config:
         """The value of a key, or the default where it is absent or null."""
         self._read.add(key)
         return default if self._values.get(key) is None else self._checked(key, kind)
+
+    def positive(self, key: str, kind: type[N], default: N | None = None, *, most: N | None = None) -> N:
+        """As `need`, or with a default `get`, of a number that makes no sense at 0 or above `most`."""
+        value = self.need(key, kind) if default is None else self.get(key, kind, default)
+        if not value:
+            raise self.error(key, "is 0; it has to be more")
+        if most is not None and value > most:
+            raise self.error(key, f"is {value}; it can be at most {most}")
+        return value
 
     def need_or_null(self, key: str, kind: type[T]) -> T | None:
         """The value of a key that must be there, where null has a meaning of its own. CheckpointError otherwise."""
@@ -99,7 +116,10 @@ class Config:
     def _checked(self, key: str, kind: type[T]) -> T:
         self._read.add(key)
         value = self._values[key]
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and kind in (int, float) and not 0 <= value <= LARGEST[kind]:
+            raise self.error(key, f"is {value!r}; it has to be from 0 to {LARGEST[kind]:,}")
+        if number and kind is float:
             return kind(value)  # type: ignore[call-arg]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(key, f"is {value!r}; a {kind.__name__} is needed")
@@ -136,18 +156,18 @@ class QuantizationTable:
     def __init__(self, values: Mapping[str, Any], path: Path) -> None:
         self._path = path
         table = values.get("quantization") or values.get("quantization_config") or {}
+        if not isinstance(table, Mapping):
+            raise CheckpointError(f"is {table!r}; an object is needed", path=path, key="quantization")
         self._default = {k: v for k, v in table.items() if not isinstance(v, Mapping)}
         self._exceptions = {k: v for k, v in table.items() if isinstance(v, Mapping)}
 
     def of(self, name: str) -> Quantization:
-        """The quantization of the weight `name`. CheckpointError where bits or group size are missing."""
+        """The quantization of the weight `name`. CheckpointError where bits or group size are missing or wrong."""
         own = self._exceptions.get(name)
         # An exception is whole: one that names no mode is affine, whatever the default's is.
         chosen = self._default if own is None else own
-        try:
-            return Quantization(
-                group_size=chosen["group_size"], bits=chosen["bits"], mode=chosen.get("mode") or "affine"
-            )
-        except KeyError as error:
-            problem = f"says nothing of {error.args[0]} for the quantized weight {name}"
-            raise CheckpointError(problem, path=self._path, key="quantization") from error
+        said = Config(chosen, self._path, f"quantization of {name}: ")
+        mode = said.get("mode", str, "affine")
+        if mode not in MODES:
+            raise said.error("mode", f"is {mode!r}; supported: {', '.join(MODES)}")
+        return Quantization(group_size=said.positive("group_size", int), bits=said.positive("bits", int), mode=mode)

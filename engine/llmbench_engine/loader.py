@@ -11,8 +11,9 @@ import mlx.core as mx
 
 from llmbench_engine.config import Config, QuantizationTable, read_config
 from llmbench_engine.models import module_for
+from llmbench_engine.shards import read_arrays
 from llmbench_engine.transformer import Model
-from llmbench_engine.weights import Weights, read_arrays
+from llmbench_engine.weights import Weights
 
 
 def load_model(folder: Path) -> Model:

@@ -41,9 +41,9 @@ def by_periods(dims: int, periods: mx.array, *, magnitude: float = 1.0) -> Rope:
 
 def llama3_periods(dims: int, base: float, scaling: Config) -> mx.array:
     """Long periods stretched by `factor`, short ones left, those between blended (Llama 3.1's "llama3" scaling)."""
-    factor = scaling.need("factor", float)
-    low, high = scaling.get("low_freq_factor", float, 1.0), scaling.get("high_freq_factor", float, 4.0)
-    context = scaling.get("original_max_position_embeddings", int, 8192)
+    factor = scaling.positive("factor", float)
+    low, high = scaling.positive("low_freq_factor", float, 1.0), scaling.positive("high_freq_factor", float, 4.0)
+    context = scaling.positive("original_max_position_embeddings", int, 8192)
     periods = base ** (mx.arange(0, dims, 2) / dims)
     wavelengths = 2 * mx.pi * periods
     stretched = mx.where(wavelengths > context / low, periods * factor, periods)
@@ -55,9 +55,9 @@ def llama3_periods(dims: int, base: float, scaling: Config) -> mx.array:
 
 def yarn(dims: int, base: float, scaling: Config) -> tuple[mx.array, float]:
     """YaRN (Peng et al. 2023, "YaRN: Efficient Context Window Extension"): blended periods and the magnitude."""
-    factor = scaling.need("factor", float)
-    context = scaling.get("original_max_position_embeddings", int, 4096)
-    fast, slow = scaling.get("beta_fast", float, 32.0), scaling.get("beta_slow", float, 1.0)
+    factor = scaling.positive("factor", float)
+    context = scaling.positive("original_max_position_embeddings", int, 4096)
+    fast, slow = scaling.positive("beta_fast", float, 32.0), scaling.positive("beta_slow", float, 1.0)
     mscale, mscale_all = scaling.get("mscale", float, 1.0), scaling.get("mscale_all_dim", float, 0.0)
 
     def dimension(rotations: float) -> float:
@@ -93,7 +93,7 @@ def make(dims: int, base: float, scaling: Config | None, *, traditional: bool = 
     if traditional:
         raise scaling.error("rope_type", f"is {kind!r} together with traditional rope, which isn't supported")
     if kind == "linear":
-        return plain(dims, base, scale=1 / scaling.need("factor", float))
+        return plain(dims, base, scale=1 / scaling.positive("factor", float))
     if kind == "llama3":
         return by_periods(dims, llama3_periods(dims, base, scaling))
     if kind == "yarn":
@@ -101,6 +101,6 @@ def make(dims: int, base: float, scaling: Config | None, *, traditional: bool = 
         periods, magnitude = yarn(dims, base, scaling)
         return by_periods(dims, periods, magnitude=magnitude)
     if kind == "proportional":
-        share = scaling.get("partial_rotary_factor", float, 1.0)
-        return proportional(dims, base, share=share, factor=scaling.get("factor", float, 1.0))
+        share = scaling.positive("partial_rotary_factor", float, 1.0)
+        return proportional(dims, base, share=share, factor=scaling.positive("factor", float, 1.0))
     raise scaling.error("rope_type", f"is {kind!r}; supported: default, mrope, linear, llama3, yarn, proportional")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
-from llmbench_engine.config import Quantization, QuantizationTable, read_object
+from llmbench_engine.config import Quantization, QuantizationTable
 from llmbench_engine.errors import CheckpointError
 
 PACKED_BITS = 32
 """Quantized values lie packed in 32-bit words."""
+
+FLOATS = (mx.bfloat16, mx.float16, mx.float32)
+WORDS = (mx.uint32,)
+BYTES = (mx.uint8,)
+"""What plain weights, packed ones, and the scales of small floating-point numbers are made of."""
 
 
 class Linear:
@@ -133,9 +137,7 @@ class Weights:
 
     def array(self, name: str, shape: Sequence[int]) -> mx.array:
         """The array `name`. CheckpointError where it is missing or has another shape."""
-        found = self._pop(name)
-        if found.shape != tuple(shape):
-            raise CheckpointError(f"has shape {found.shape}, not {tuple(shape)}", path=self.path, key=name)
+        found = self._checked(name, tuple(shape))
         self.taken.append(found)
         return found
 
@@ -210,8 +212,8 @@ class Weights:
         packed = f"{parts[0][0]}.scales" in self._arrays
         quantization = self._quantization.of(parts[0][0]) if packed else None
 
-        def join(suffix: str, width: int) -> mx.array:
-            pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width)) for name, rows in parts]
+        def join(suffix: str, width: int, kinds: Sequence[mx.Dtype] = FLOATS) -> mx.array:
+            pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width), kinds) for name, rows in parts]
             if len(pieces) == 1:
                 return pieces[0]
             self._parts += sum(piece.nbytes for piece in pieces)
@@ -220,26 +222,25 @@ class Weights:
         if quantization is None:
             weight, scales, biases = join("weight", inputs), None, None
         else:
-            groups = inputs // quantization.group_size
-            weight = join("weight", inputs * quantization.bits // PACKED_BITS)
-            scales = join("scales", groups)
-            biases = join("biases", groups) if quantization.mode == "affine" else None
+            groups, affine = inputs // quantization.group_size, quantization.mode == "affine"
+            weight = join("weight", inputs * quantization.bits // PACKED_BITS, WORDS)
+            scales = join("scales", groups, FLOATS if affine else BYTES)
+            biases = join("biases", groups) if affine else None
         added = None
         if bias:
             vectors = [self._checked(f"{name}.bias", (*lead, rows)) for name, rows in parts]
             added = vectors[0] if len(vectors) == 1 else mx.concatenate(vectors, axis=-1)
         return Linear(weight, scales=scales, biases=biases, bias=added, quantization=quantization)
 
-    def _checked(self, name: str, shape: tuple[int, ...]) -> mx.array:
-        found = self._pop(name)
+    def _checked(self, name: str, shape: tuple[int, ...], kinds: Sequence[mx.Dtype] = FLOATS) -> mx.array:
+        found = self._arrays.pop(name, None)
+        if found is None:
+            raise CheckpointError("is missing", path=self.path, key=name)
         if found.shape != shape:
             raise CheckpointError(f"has shape {found.shape}, not {shape}", path=self.path, key=name)
+        if found.dtype not in kinds:
+            raise CheckpointError(f"is {_names([found.dtype])}, not {_names(kinds)}", path=self.path, key=name)
         return found
-
-    def _pop(self, name: str) -> mx.array:
-        if name not in self._arrays:
-            raise CheckpointError("is missing", path=self.path, key=name)
-        return self._arrays.pop(name)
 
     def materialize(self) -> None:
         """Begin to read and fuse what was taken since the last call, and wait for what that call began.
@@ -268,33 +269,5 @@ class Weights:
         return rest
 
 
-def read_arrays(folder: Path) -> dict[str, mx.array]:
-    """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing."""
-    arrays: dict[str, mx.array] = {}
-    for path in shards(folder):
-        try:
-            loaded = mx.load(str(path))
-        except (RuntimeError, ValueError) as error:
-            raise CheckpointError(f"can't be read: {error}", path=path, key="") from error
-        assert isinstance(loaded, dict)
-        arrays.update(loaded)
-    return arrays
-
-
-def shards(folder: Path) -> list[Path]:
-    """The weight files, in order of their names."""
-    path = folder / "model.safetensors.index.json"
-    index = read_object(path)
-    names = sorted(p.name for p in folder.glob("model*.safetensors")) if index is None else _indexed(index, path)
-    missing = [n for n in names if not (folder / n).is_file()] if names else ["model.safetensors"]
-    if missing:
-        problem = f"is missing ({len(missing)} of {len(names) or 1} weight files)"
-        raise CheckpointError(problem, path=folder / missing[0])
-    return [folder / n for n in names]
-
-
-def _indexed(index: Mapping[str, Any], path: Path) -> list[str]:
-    files = index.get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise CheckpointError("must give each weight's file", path=path, key="weight_map")
-    return sorted(set(files.values()))
+def _names(kinds: Sequence[mx.Dtype]) -> str:
+    return " or ".join(str(kind).removeprefix("mlx.core.") for kind in kinds)

@@ -17,7 +17,7 @@ from llmbench_engine.errors import CheckpointError
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
 from llmbench_engine.loader import build_model, load_model
 from llmbench_engine.models.gemma4_text import softcap
-from llmbench_engine.weights import read_arrays
+from llmbench_engine.shards import read_arrays
 
 VOCABULARY, WINDOW = 160, 8
 S, F = "sliding_attention", "full_attention"

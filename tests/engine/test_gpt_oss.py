@@ -16,7 +16,7 @@ from llmbench_engine.config import read_config
 from llmbench_engine.errors import CheckpointError
 from llmbench_engine.loader import build_model, load_model
 from llmbench_engine.models.gpt_oss import biased_clipped_swiglu, clipped_swiglu
-from llmbench_engine.weights import read_arrays
+from llmbench_engine.shards import read_arrays
 
 VOCABULARY, WINDOW = 160, 8
 SLIDING, FULL = "sliding_attention", "full_attention"

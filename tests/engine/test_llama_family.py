@@ -15,7 +15,7 @@ from llmbench_engine.config import read_config
 from llmbench_engine.errors import CheckpointError
 from llmbench_engine.generate import prefill
 from llmbench_engine.loader import build_model, load_model
-from llmbench_engine.weights import read_arrays
+from llmbench_engine.shards import read_arrays
 from pytest_llmbench.checkpoints.random import random_weights
 
 VOCABULARY = 160

@@ -19,7 +19,7 @@ from llmbench_engine.errors import CheckpointError
 from llmbench_engine.generate import decode
 from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.loader import build_model, load_model
-from llmbench_engine.weights import read_arrays
+from llmbench_engine.shards import read_arrays
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,8 @@ from llmbench_engine.generate import decode, prefill
 from llmbench_engine.loader import build_model, load_model
 from llmbench_engine.models import hybrid
 from llmbench_engine.models.hybrid import gate_in_float32
-from llmbench_engine.weights import Parallel, read_arrays
+from llmbench_engine.shards import read_arrays
+from llmbench_engine.weights import Parallel
 
 
 @pytest.fixture(scope="module")

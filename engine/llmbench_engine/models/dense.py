@@ -41,17 +41,17 @@ class Variant:
 
 def read_shape(config: Config, *, tied: bool) -> Shape:
     """The sizes that all of these models name alike. `tied` is the default of `tie_word_embeddings`."""
-    width, heads = config.need("hidden_size", int), config.need("num_attention_heads", int)
+    width, heads = config.positive("hidden_size", int), config.positive("num_attention_heads", int)
     config.only("hidden_act", "silu")
     return Shape(
         width=width,
-        layers=config.need("num_hidden_layers", int),
+        layers=config.positive("num_hidden_layers", int),
         heads=heads,
-        kv_heads=config.get("num_key_value_heads", int, heads),
-        head_dim=config.get("head_dim", int, width // heads),
-        inner=config.need("intermediate_size", int),
-        vocabulary=config.need("vocab_size", int),
-        eps=config.need("rms_norm_eps", float),
+        kv_heads=config.positive("num_key_value_heads", int, heads),
+        head_dim=config.positive("head_dim", int, width // heads),
+        inner=config.positive("intermediate_size", int),
+        vocabulary=config.positive("vocab_size", int),
+        eps=config.positive("rms_norm_eps", float),
         tied=config.get("tie_word_embeddings", bool, tied),
     )
 
@@ -70,7 +70,7 @@ def no_windows(config: Config) -> None:
     config.only("use_sliding_window", False)
     config.only("sliding_window")
     config.get("max_window_layers", int, 0)
-    config.only("layer_types", ["full_attention"] * config.need("num_hidden_layers", int))
+    config.only("layer_types", ["full_attention"] * config.positive("num_hidden_layers", int))
 
 
 def build(

@@ -30,7 +30,7 @@ def build(config: Config, weights: Weights) -> gemma4_text.Gemma4:
     text = config.section("text_config")
     if text is None:
         raise config.error("text_config", "is missing; an object is needed")
-    vocabulary = text.need("vocab_size", int)
+    vocabulary = text.positive("vocab_size", int)
     config.only("vocab_size", vocabulary)
     config.only("tie_word_embeddings", text.get("tie_word_embeddings", bool, TIED))
     config.finish()

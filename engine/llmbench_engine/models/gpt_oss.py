@@ -170,8 +170,8 @@ class GptOss:
 
 def build(config: Config, weights: Weights) -> GptOss:
     """The model. CheckpointError for a configuration or weights that don't fit."""
-    width, vocabulary = config.need("hidden_size", int), config.need("vocab_size", int)
-    eps, window = config.need("rms_norm_eps", float), config.need("sliding_window", int)
+    width, vocabulary = config.positive("hidden_size", int), config.positive("vocab_size", int)
+    eps, window = config.positive("rms_norm_eps", float), config.positive("sliding_window", int)
     kinds = _layer_kinds(config)
     make_attention, make_mixture = (
         _read_attention(config, weights, width, eps),
@@ -195,7 +195,7 @@ def build(config: Config, weights: Weights) -> GptOss:
 
 
 def _layer_kinds(config: Config) -> list[str]:
-    count = config.need("num_hidden_layers", int)
+    count = config.positive("num_hidden_layers", int)
     kinds = config.get("layer_types", list, [SLIDING, FULL] * (count // 2))
     if len(kinds) != count or not {*kinds} <= {SLIDING, FULL}:
         raise config.error("layer_types", f"has to name {count} layers, each {SLIDING!r} or {FULL!r}")
@@ -204,7 +204,7 @@ def _layer_kinds(config: Config) -> list[str]:
 
 def _read_rope(config: Config, dims: int) -> tuple[rope.Rope, float]:
     """The rotation without its magnitude, and the magnitude."""
-    base, scaling = config.get("rope_theta", float, 150000.0), config.section("rope_scaling")
+    base, scaling = config.positive("rope_theta", float, 150000.0), config.section("rope_scaling")
     if scaling is None:
         return rope.plain(dims, base), 1.0
     if scaling.get("rope_type", str, "") != "yarn":
@@ -219,8 +219,8 @@ def _read_rope(config: Config, dims: int) -> tuple[rope.Rope, float]:
 
 
 def _read_attention(config: Config, weights: Weights, width: int, eps: float) -> Callable[[str], Attention]:
-    heads, kv_heads = config.need("num_attention_heads", int), config.need("num_key_value_heads", int)
-    head_dim = config.need("head_dim", int)
+    heads, kv_heads = config.positive("num_attention_heads", int), config.positive("num_key_value_heads", int)
+    head_dim = config.positive("head_dim", int)
     rotate, magnitude = _read_rope(config, head_dim)
     config.only("attention_bias", True)
     q, kv = heads * head_dim, kv_heads * head_dim
@@ -249,8 +249,8 @@ def _read_attention(config: Config, weights: Weights, width: int, eps: float) ->
 
 
 def _read_mixture(config: Config, weights: Weights, width: int, eps: float) -> Callable[[str], Mixture]:
-    count, inner = config.need("num_local_experts", int), config.need("intermediate_size", int)
-    chosen = config.need("num_experts_per_tok", int)
+    count, inner = config.positive("num_local_experts", int), config.positive("intermediate_size", int)
+    chosen = config.positive("num_experts_per_tok", int, most=count)
     config.only("experts_per_token", chosen)
     config.only("hidden_act", "silu")
     config.only("swiglu_limit", LIMIT)

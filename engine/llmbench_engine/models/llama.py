@@ -17,7 +17,7 @@ def build(config: Config, weights: Weights) -> Transformer:
     dense.no_windows(config)
     bias = config.get("attention_bias", bool, False)
     variant = dense.Variant(qkv_bias=bias, out_bias=bias, mlp_bias=config.get("mlp_bias", bool, False))
-    theta, traditional = config.get("rope_theta", float, 10000.0), config.get("rope_traditional", bool, False)
+    theta, traditional = config.positive("rope_theta", float, 10000.0), config.get("rope_traditional", bool, False)
     rotate = dense.read_rope(config, shape.head_dim, theta, traditional=traditional)
     config.finish()
     return dense.build(weights, shape, variant, rotate)

@@ -14,7 +14,7 @@ def build(config: Config, weights: Weights) -> Transformer:
     """The model. CheckpointError for a configuration or weights that don't fit."""
     shape = read_shape(config)
     dense.no_windows(config)
-    theta, traditional = config.get("rope_theta", float, 1_000_000.0), config.get("rope_traditional", bool, False)
+    theta, traditional = config.positive("rope_theta", float, 1_000_000.0), config.get("rope_traditional", bool, False)
     rotate = dense.read_rope(config, shape.head_dim, theta, traditional=traditional)
     config.finish()
     return dense.build(weights, shape, dense.Variant(qkv_bias=True), rotate)

@@ -23,4 +23,4 @@ def read(config: Config) -> tuple[dense.Shape, rope.Rope]:
     shape = dense.read_shape(config, tied=TIED)
     dense.no_windows(config)
     config.only("attention_bias", False)
-    return shape, dense.read_rope(config, shape.head_dim, config.need("rope_theta", float))
+    return shape, dense.read_rope(config, shape.head_dim, config.positive("rope_theta", float))

@@ -50,7 +50,7 @@ def text_weights(arrays: Mapping[str, mx.array], tied: bool) -> dict[str, mx.arr
 def build(config: Config, weights: Weights) -> Hybrid:
     """The model. CheckpointError for a configuration or weights that don't fit."""
     text = read_text(config)
-    shape, inner = read_shape(text), text.need("intermediate_size", int)
+    shape, inner = read_shape(text), text.positive("intermediate_size", int)
     text.only("num_experts", 0)
     finish(config, text)
 
@@ -76,8 +76,8 @@ def finish(config: Config, text: Config) -> None:
 
 def read_shape(config: Config) -> Shape:
     """The sizes. CheckpointError for what isn't there or not supported."""
-    width, heads = config.need("hidden_size", int), config.need("num_attention_heads", int)
-    head_dim = config.get("head_dim", int, width // heads)
+    width, heads = config.positive("hidden_size", int), config.positive("num_attention_heads", int)
+    head_dim = config.positive("head_dim", int, width // heads)
     config.only("hidden_act", "silu")
     config.only("attn_output_gate", True)
     config.only("output_gate_type", "swish", "silu")
@@ -86,11 +86,11 @@ def read_shape(config: Config) -> Shape:
         width=width,
         attends=_attending(config),
         heads=heads,
-        kv_heads=config.need("num_key_value_heads", int),
+        kv_heads=config.positive("num_key_value_heads", int),
         head_dim=head_dim,
         net=_read_net(config),
-        vocabulary=config.need("vocab_size", int),
-        eps=config.need("rms_norm_eps", float),
+        vocabulary=config.positive("vocab_size", int),
+        eps=config.positive("rms_norm_eps", float),
         bias=config.get("attention_bias", bool, False),
         tied=config.get("tie_word_embeddings", bool, TIED),
         rotate=_read_rope(config, head_dim),
@@ -98,22 +98,22 @@ def read_shape(config: Config) -> Shape:
 
 
 def _attending(config: Config) -> list[bool]:
-    count, interval = config.need("num_hidden_layers", int), config.get("full_attention_interval", int, 4)
+    count, interval = config.positive("num_hidden_layers", int), config.positive("full_attention_interval", int, 4)
     attends = [(i + 1) % interval == 0 for i in range(count)]
     config.only("layer_types", [FULL if full else LINEAR for full in attends])
     return attends
 
 
 def _read_net(config: Config) -> NetShape:
-    key_heads, heads = config.need("linear_num_key_heads", int), config.need("linear_num_value_heads", int)
+    key_heads, heads = config.positive("linear_num_key_heads", int), config.positive("linear_num_value_heads", int)
     if heads % key_heads:
         raise config.error("linear_num_value_heads", f"is {heads}, no multiple of linear_num_key_heads, {key_heads}")
     return NetShape(
         key_heads=key_heads,
         heads=heads,
-        key_width=config.need("linear_key_head_dim", int),
-        width=config.need("linear_value_head_dim", int),
-        taps=config.need("linear_conv_kernel_dim", int),
+        key_width=config.positive("linear_key_head_dim", int),
+        width=config.positive("linear_value_head_dim", int),
+        taps=config.positive("linear_conv_kernel_dim", int),
     )
 
 
@@ -122,7 +122,7 @@ def _read_rope(config: Config, head_dim: int) -> rope.Rope:
     section = config.section("rope_parameters")
     if section is None:
         raise config.error("rope_parameters", "is missing; an object with rope_theta is needed")
-    base, share = section.need("rope_theta", float), section.get("partial_rotary_factor", float, 0.25)
+    base, share = section.positive("rope_theta", float), section.positive("partial_rotary_factor", float, 0.25)
     section.get("mrope_section", list, [])
     section.get("mrope_interleaved", bool, False)
     config.only("rope_theta", base)

@@ -64,8 +64,9 @@ def build(config: Config, weights: Weights) -> Hybrid:
     """The model. CheckpointError for a configuration or weights that don't fit."""
     text = read_text(config)
     shape = read_shape(text)
-    count, chosen = text.need("num_experts", int), text.need("num_experts_per_tok", int)
-    inner, shared = text.need("moe_intermediate_size", int), text.need("shared_expert_intermediate_size", int)
+    count = text.positive("num_experts", int)
+    chosen = text.positive("num_experts_per_tok", int, most=count)
+    inner, shared = text.positive("moe_intermediate_size", int), text.positive("shared_expert_intermediate_size", int)
     renormalize = text.get("norm_topk_prob", bool, True)
     # All layers have experts, whatever the size of a dense block may be.
     text.get("intermediate_size", int, 0)

@@ -36,9 +36,10 @@ class Mixture:
 def build(config: Config, weights: Weights) -> Transformer:
     """The model. CheckpointError for a configuration or weights that don't fit."""
     shape, rotate = qwen3.read(config)
-    count, inner = config.need("num_experts", int), config.need("moe_intermediate_size", int)
-    chosen, renormalize = config.need("num_experts_per_tok", int), config.get("norm_topk_prob", bool, False)
-    step, dense_layers = config.get("decoder_sparse_step", int, 1), config.get("mlp_only_layers", list, [])
+    count, inner = config.positive("num_experts", int), config.positive("moe_intermediate_size", int)
+    chosen = config.positive("num_experts_per_tok", int, most=count)
+    renormalize = config.get("norm_topk_prob", bool, False)
+    step, dense_layers = config.positive("decoder_sparse_step", int, 1), config.get("mlp_only_layers", list, [])
     config.finish()
 
     def block(i: int) -> Block:

@@ -1,0 +1,44 @@
+"""A checkpoint's weight files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from llmbench_engine.config import read_object
+from llmbench_engine.errors import CheckpointError
+
+
+def read_arrays(folder: Path) -> dict[str, mx.array]:
+    """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing."""
+    arrays: dict[str, mx.array] = {}
+    for path in shards(folder):
+        try:
+            loaded = mx.load(str(path))
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"can't be read: {error}", path=path, key="") from error
+        assert isinstance(loaded, dict)
+        arrays.update(loaded)
+    return arrays
+
+
+def shards(folder: Path) -> list[Path]:
+    """The weight files, in order of their names."""
+    path = folder / "model.safetensors.index.json"
+    index = read_object(path)
+    names = sorted(p.name for p in folder.glob("model*.safetensors")) if index is None else _indexed(index, path)
+    missing = [n for n in names if not (folder / n).is_file()] if names else ["model.safetensors"]
+    if missing:
+        problem = f"is missing ({len(missing)} of {len(names) or 1} weight files)"
+        raise CheckpointError(problem, path=folder / missing[0])
+    return [folder / n for n in names]
+
+
+def _indexed(index: Mapping[str, Any], path: Path) -> list[str]:
+    files = index.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise CheckpointError("must give each weight's file", path=path, key="weight_map")
+    return sorted(set(files.values()))
