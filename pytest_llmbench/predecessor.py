@@ -146,6 +146,8 @@ def _measurement(created: str, rows: Sequence[Row]) -> dict[str, Any]:
         "memory": _memory(metrics["peak_memory_bytes"], len(rows)),
         "conditions": {"before": {}, "after": {}},
         "suspicions": list(suspicions(rows)),
+        "level": None,
+        "rounds": [],
     }
 
 
@@ -207,6 +209,7 @@ def _settings(rows: Sequence[Row]) -> dict[str, Any]:
         "fixed_length": False,
         "prompt_max_tokens": [],
         "custom_prompts": None,
+        "concurrency": [],
     }
 
 

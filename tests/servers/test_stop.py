@@ -19,7 +19,6 @@ from server_kit import (
     entry,
     flavours,
     group_members,
-    is_running,
     open_target,
     pinned,
     port_of,
@@ -28,6 +27,7 @@ from server_kit import (
     wait_until,
 )
 
+from processes import is_running
 from pytest_llmbench.backends import server as server_module
 from pytest_llmbench.backends.base import Target
 from pytest_llmbench.errors import RequestError, ServerCrashed
