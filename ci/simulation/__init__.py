@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,21 +17,6 @@ SECTIONS: Final = {"decode": "tok_s", "ttft": "prefill_tok_s", "load": "first_to
 """Of the record, with the metric that stands for each."""
 
 LEAST_SAMPLES: Final = 3
-
-Pair = tuple[float, float]
-Noise = Callable[[random.Random], Iterator[Pair]]
-"""Starts a trial: yields what each round's candidate and baseline are multiplied with."""
-
-
-def resampled(results: Sequence[Sequence[float]]) -> Noise:
-    """`results`: for each of the section's, the residuals of its samples, as logarithms."""
-
-    def rounds(rng: random.Random) -> Iterator[Pair]:
-        own = rng.choice(results)
-        while True:
-            yield math.exp(rng.choice(own)), math.exp(rng.choice(own))
-
-    return rounds
 
 
 def residuals(result: ParityResult) -> list[float]:

@@ -65,6 +65,18 @@ def test_an_interrupted_bench_keeps_the_sections_that_were_measured(tiny_kinds: 
     assert "decode r1" in text
 
 
+def test_the_profile_of_a_load_has_a_line_for_each_stage_of_both_sides(tiny_kinds: Path) -> None:
+    command = [sys.executable, str(ROOT / "ci/load_profile"), str(tiny_kinds / "tiny-dense"), "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["ms", "engine", "mlx-lm"]
+    figures = {row[:22].strip(): [float(cell) for cell in row[22:].split()] for row in rows}
+    both = dict.fromkeys(("import", "model", "tokenizer", "first token", "second prompt's"), 2)
+    assert {name: len(cells) for name, cells in figures.items()} == both | {"rest of the weights": 1}
+    assert all(cell >= 0 for cells in figures.values() for cell in cells)
+
+
 def test_the_gpu_run_names_what_its_time_was_too_short_for(tmp_path: Path) -> None:
     command = [
         sys.executable,
