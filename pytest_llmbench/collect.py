@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -102,30 +102,28 @@ def _parametrize_matrix(metafunc: pytest.Metafunc, bench: Bench) -> None:
     if "llmbench_level" in metafunc.fixturenames:
         if not any(bench.settings(e).concurrency for e in entries):
             raise UsageError(f"{metafunc.definition.nodeid}: {NO_LEVEL}")
-        names, params = "llmbench_entry,llmbench_level", _with_levels(entries, bench, wanted)
+        names = "llmbench_entry,llmbench_level"
+        params = _params(
+            entries, wanted, lambda e: {level: concurrency_prompt(level) for level in bench.settings(e).concurrency}
+        )
     elif "llmbench_prompt" in metafunc.fixturenames:
-        names, params = "llmbench_entry,llmbench_prompt", _with_prompts(entries, bench, wanted)
+        names = "llmbench_entry,llmbench_prompt"
+        params = _params(entries, wanted, lambda e: {prompt: prompt for prompt in bench.settings(e).prompts})
     else:
         names, params = "llmbench_entry", [pytest.param(e, id=e.id, marks=marks(e, facts_of(e))) for e in entries]
     require_some([str(param.id) for param in params], metafunc, wanted)
     metafunc.parametrize(names, params, indirect=True, scope="session")
 
 
-def _with_prompts(entries: Iterable[MatrixEntry], bench: Bench, wanted: Mapping[str, Any]) -> list[ParameterSet]:
+def _params(
+    entries: Iterable[MatrixEntry], wanted: Mapping[str, Any], each: Callable[[MatrixEntry], Mapping[Any, str]]
+) -> list[ParameterSet]:
+    """Those of each entry with every value that `each` has for it, beside the name of that value's prompt."""
     return [
-        pytest.param(e, prompt, id=f"{e.id}-{prompt}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
+        pytest.param(e, value, id=f"{e.id}-{value}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
         for e in entries
-        for prompt in bench.settings(e).prompts
+        for value, prompt in each(e).items()
         if wanted.get("prompt", prompt) == prompt
-    ]
-
-
-def _with_levels(entries: Iterable[MatrixEntry], bench: Bench, wanted: Mapping[str, Any]) -> list[ParameterSet]:
-    return [
-        pytest.param(e, level, id=f"{e.id}-{level}", marks=marks(e, facts_of(e) | {"prompt": prompt}))
-        for e in entries
-        for level in bench.settings(e).concurrency
-        if wanted.get("prompt", prompt := concurrency_prompt(level)) == prompt
     ]
 
 

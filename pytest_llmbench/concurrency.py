@@ -7,17 +7,8 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench import stats
 from pytest_llmbench.errors import MeasurementError
+from pytest_llmbench.matrix import ROUND_METRICS
 from pytest_llmbench.sample import Sample
-
-ROUND_METRICS = (
-    "wall_s",
-    "aggregate_tok_s",
-    "decode_aggregate_tok_s",
-    "fairness_ratio",
-    "ttft_spread_s",
-    "streams_at_once",
-)
-"""What a round gives; the others of `matrix.CONCURRENCY_METRICS` are over the requests of all rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

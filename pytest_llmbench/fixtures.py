@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -97,6 +98,18 @@ def skip_unavailable(bench: Bench, error: Unavailable | None) -> None:
     pytest.skip(str(error))
 
 
+@contextmanager
+def errors_as_outcomes(bench: Bench) -> Iterator[None]:
+    """What the block can't do for want of something is a skip (see `skip_unavailable`), any other of our errors one."""
+    try:
+        yield
+    except Unavailable as error:
+        skip_unavailable(bench, error)
+        raise
+    except BenchError as error:
+        could_not_measure(error)
+
+
 @pytest.fixture(scope="session")
 def llmbench_server(llmbench_target: Target) -> TargetInfo:
     """The running server's base URL, pid, log path and command, for tests that want raw HTTP."""
@@ -115,13 +128,8 @@ def llmbench_engine(pytestconfig: pytest.Config) -> Iterator[Callable[[str | Pat
     slot = EngineSlot()
 
     def load(path: str | Path) -> Engine:
-        try:
+        with errors_as_outcomes(bench_of(pytestconfig)):
             return slot.load(path)
-        except Unavailable as error:
-            skip_unavailable(bench_of(pytestconfig), error)
-            raise
-        except BenchError as error:
-            could_not_measure(error)
 
     yield load
     slot.close()

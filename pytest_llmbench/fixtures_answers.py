@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.errors import BenchError, Unavailable
-from pytest_llmbench.fixtures import could_not_measure, skip_unavailable
+from pytest_llmbench.errors import BenchError
+from pytest_llmbench.fixtures import could_not_measure, errors_as_outcomes
 from pytest_llmbench.session import bench_of
 
 if TYPE_CHECKING:
@@ -21,13 +21,8 @@ def llmbench_tool_check(llmbench_meter: Meter, pytestconfig: pytest.Config) -> T
     """The entry's model, asked once for something that a tool knows."""
     from pytest_llmbench import tools
 
-    try:
+    with errors_as_outcomes(bench_of(pytestconfig)):
         return tools.check(llmbench_meter)
-    except Unavailable as error:
-        skip_unavailable(bench_of(pytestconfig), error)
-        raise
-    except BenchError as error:
-        could_not_measure(error)
 
 
 @pytest.fixture(scope="session")

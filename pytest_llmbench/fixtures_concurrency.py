@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.errors import BenchError, Unavailable
-from pytest_llmbench.fixtures import could_not_measure, skip_unavailable
+from pytest_llmbench.fixtures import errors_as_outcomes
 from pytest_llmbench.matrix import concurrency_prompt
 from pytest_llmbench.session import bench_of
 
@@ -21,10 +20,8 @@ def llmbench_level(request: pytest.FixtureRequest, llmbench_entry: MatrixEntry) 
     """How many requests run at once (indirect parameter); skipped where the entry's server would let them wait."""
     level: int = request.param
     bench = bench_of(request.config)
-    try:
+    with errors_as_outcomes(bench):
         bench.backends[llmbench_entry.backend].check_streams(llmbench_entry, level)
-    except Unavailable as error:
-        skip_unavailable(bench, error)
     return level
 
 
@@ -34,10 +31,5 @@ def llmbench_streams(
 ) -> Measurement:
     """The entry's measurement of that many requests at once, each with a prompt of its own, made once."""
     bench = bench_of(pytestconfig)
-    try:
+    with errors_as_outcomes(bench):
         return bench.measure(llmbench_meter, llmbench_entry, concurrency_prompt(llmbench_level), level=llmbench_level)
-    except Unavailable as error:
-        skip_unavailable(bench, error)
-        raise
-    except BenchError as error:
-        could_not_measure(error)

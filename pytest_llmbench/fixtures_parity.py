@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_llmbench import collect
-from pytest_llmbench.errors import BenchError, MeasurementError, Unavailable
-from pytest_llmbench.fixtures import could_not_measure, skip_unavailable
+from pytest_llmbench.errors import MeasurementError
+from pytest_llmbench.fixtures import could_not_measure, errors_as_outcomes
 from pytest_llmbench.session import bench_of
 
 if TYPE_CHECKING:
@@ -32,14 +32,9 @@ def llmbench_section(request: pytest.FixtureRequest, pytestconfig: pytest.Config
     """A section of a parity plan's model, measured on both sides: of its points those that the session's tests need."""
     section: PlannedSection = request.param
     bench = bench_of(pytestconfig)
-    try:
+    with errors_as_outcomes(bench):
         checkpoint = bench.plans.checkpoint(section.plan, section.model)
         return bench.plans.measure(section, checkpoint, _needed(request.session.items, section))
-    except Unavailable as error:
-        skip_unavailable(bench, error)
-        raise
-    except BenchError as error:
-        could_not_measure(error)
 
 
 @pytest.fixture(scope="session")

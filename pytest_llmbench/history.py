@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_llmbench import verdict
 from pytest_llmbench.errors import RecordError, Unavailable, UsageError
-from pytest_llmbench.figures import Loaded, Source, Subject, load
+
+if TYPE_CHECKING:
+    from pytest_llmbench.figures import Loaded, Source, Subject
 
 METRICS: Final = (
     "decode_tok_s", "prefill_tok_s", "ttft_s", "peak_memory_bytes", "tok_s",
@@ -92,6 +94,8 @@ class Series:
 
 def read_history(folder: Path) -> tuple[Loaded, tuple[str, ...]]:
     """All records below `folder`, and a line for each JSON file that is none. UsageError where there is no record."""
+    from pytest_llmbench.figures import Loaded, load
+
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name the one that holds the records")
     loaded: list[Loaded] = []

@@ -36,17 +36,21 @@ METRICS: tuple[str, ...] = (
 )
 """What a gate on an entry's prompts can be put on; the unit is the end of the name."""
 
-CONCURRENCY_METRICS: tuple[str, ...] = (
+ROUND_METRICS: tuple[str, ...] = (
     "wall_s",
     "aggregate_tok_s",
     "decode_aggregate_tok_s",
     "fairness_ratio",
     "ttft_spread_s",
     "streams_at_once",
-    "ttft_p95_s",
-    "total_p95_s",
 )
-"""What there is of several requests at once and of no single one."""
+"""What one round of several requests at once gives."""
+
+CONCURRENCY_METRICS: tuple[str, ...] = (*ROUND_METRICS, "ttft_p95_s", "total_p95_s")
+"""What there is of several requests at once and of no single one; the last two are over the requests of all rounds."""
+
+GATED_METRICS: tuple[str, ...] = (*METRICS, *CONCURRENCY_METRICS)
+"""What a gate in a matrix file may name."""
 
 CONCURRENCY_PREFIX = "concurrency-"
 

@@ -11,9 +11,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from pytest_llmbench.matrix import (
     BUILTIN_PROMPTS,
-    CONCURRENCY_METRICS,
     CONCURRENCY_PREFIX,
-    METRICS,
+    GATED_METRICS,
     REQUIREMENTS,
     CustomPrompt,
     Gate,
@@ -147,9 +146,8 @@ def _gate(nodes: NodeReader, item: Item) -> Gate:
 
 def _gated(nodes: NodeReader, node: Node) -> tuple[str, int | None]:
     metric, at, level = nodes.string(node).partition("@")
-    known = (*METRICS, *CONCURRENCY_METRICS)
-    if metric not in known:
-        nodes.source.fail(node, f"unknown metric {short(metric)}; {suggestion(metric, known)}")
+    if metric not in GATED_METRICS:
+        nodes.source.fail(node, f"unknown metric {short(metric)}; {suggestion(metric, GATED_METRICS)}")
     if at and not (level.isdecimal() and 0 < int(level) <= MOST_STREAMS):
         nodes.source.fail(node, f"{short(level)} is no number of requests at once; write for instance {metric}@4")
     return metric, int(level) if at else None

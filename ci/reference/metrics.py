@@ -23,9 +23,8 @@ fail without a word in the plan ([parity.md](../parity.md)).
 
 def page() -> str:
     names = tuple(dict.fromkeys((*matrix.METRICS, *sample.SAMPLE_METRICS, *matrix.CONCURRENCY_METRICS)))
-    gated = (*matrix.METRICS, *matrix.CONCURRENCY_METRICS)
     said = explained(names, meanings("metrics.md"), "metrics.md")
-    rows = [(*_facts(name), "yes" if name in gated else "no", said[name]) for name in names]
+    rows = [(*_facts(name), "yes" if name in matrix.GATED_METRICS else "no", said[name]) for name in names]
     own = table(("metric", "unit", "better", "gate", "definition"), rows)
     return f"{HEAD}\n{own}\n{PARITY}\n{table(('section', 'metric', 'unit', 'better', 'judged'), _parity_rows())}"
 

@@ -39,7 +39,7 @@ def matrix_page() -> str:
             _keys("settings", matrix.Settings, matrix_fields.setting_readers, meanings("matrix.md", "settings")),
             _keys("custom_prompts", matrix.CustomPrompt, matrix_fields.prompt_readers),
             _keys("tests, defaults", matrix.MatrixEntry, entry, meanings("matrix.md", "settings", "entries")),
-            REQUIREMENTS.format(kinds=codes(matrix.REQUIREMENTS), metrics=codes(matrix.METRICS)),
+            REQUIREMENTS.format(kinds=codes(matrix.REQUIREMENTS), metrics=codes(matrix.GATED_METRICS)),
         )
     )
 

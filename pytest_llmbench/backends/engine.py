@@ -45,7 +45,7 @@ class EngineBackend(Backend):
         # A process pays for imports once, whatever it loads: they are no part of the load.
         import llmbench_engine.engine  # noqa: F401
 
-        most = max(MAX_BATCH, *settings.concurrency, 0)
+        most = max((MAX_BATCH, *settings.concurrency))
         report(f"loading {folder.name}")
         with closing(EngineSlot()) as slot, MemorySampler(lambda: (os.getpid(),)) as sampler:
             begun_ns = time.monotonic_ns()

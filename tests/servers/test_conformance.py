@@ -34,10 +34,8 @@ ASKED, FIXED, LONG_WORDS, STREAMS = 64, 40, 3000, 4
 LONG = Prompt(
     name="long",
     messages=(Message(role="user", content="value " * LONG_WORDS),),
-    tokens=None,
-    exact=False,
-    shared_tokens=0,
-)
+    tokens=None, exact=False, shared_tokens=0,
+)  # fmt: skip
 ABSENT = "heron/basalt-7b"
 
 
@@ -197,14 +195,8 @@ def test_a_fixed_length_is_kept_or_its_lack_is_marked(
     subject: Subject, target: Target, make: Callable[[str], Prompt]
 ) -> None:
     sample = target.stream(make("short"), max_tokens=FIXED, temperature=0.0, fixed_length=True)
-    if subject.goes_on:
-        assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == (FIXED, "length", False)
-    else:
-        assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == (
-            subject.tokens,
-            subject.finish,
-            True,
-        )
+    expected = (FIXED, "length", False) if subject.goes_on else (subject.tokens, subject.finish, True)
+    assert (sample.completion_tokens, sample.finish_reason, sample.stopped_early) == expected
 
 
 def test_several_requests_at_once_are_each_answered(
@@ -215,9 +207,8 @@ def test_several_requests_at_once_are_each_answered(
     assert isinstance(target, ServesMany)
     prompts = [make("short") for _ in range(STREAMS)]
     samples = target.stream_many(prompts, max_tokens=ASKED, temperature=0.0, fixed_length=False)
-    assert [(s.invalid, s.text, s.completion_tokens) for s in samples] == [
-        (None, subject.text, subject.tokens)
-    ] * STREAMS
+    expected = (None, subject.text, subject.tokens)
+    assert [(s.invalid, s.text, s.completion_tokens) for s in samples] == [expected] * STREAMS
 
 
 def test_memory_is_that_of_its_own_processes(place: Place, target: Target, ask: Callable[..., Sample]) -> None:

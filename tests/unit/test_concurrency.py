@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_examples import sample
 
-from pytest_llmbench.concurrency import ROUND_METRICS, Round, check_round, metrics, queued, rounds
+from pytest_llmbench.concurrency import Round, check_round, metrics, queued, rounds
 from pytest_llmbench.errors import MeasurementError
-from pytest_llmbench.matrix import CONCURRENCY_METRICS
+from pytest_llmbench.matrix import CONCURRENCY_METRICS, ROUND_METRICS
 from pytest_llmbench.sample import Delta, Sample
 
 MS = 1_000_000
