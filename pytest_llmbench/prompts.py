@@ -35,6 +35,10 @@ class Message:
     content: str
 
 
+GREETING = Message(role="user", content="Hello")
+"""What every model is asked before a prompt of a maker's, to see it loaded."""
+
+
 class Tokenizer(Protocol):
     """The model's own vocabulary and chat template."""
 
@@ -163,21 +167,25 @@ class PromptMaker:
     def __init__(self, tokenizer: Tokenizer | None, *, think: bool | None = None) -> None:
         self._tokenizer = tokenizer
         self._think = think
-        self._seen: list[tuple[int, ...]] = []
         self._nonces = _nonces()
         self.template_tokens = self._template_tokens()
+        self._seen = [] if tokenizer is None else [self._start([GREETING])]
 
     def make(self, spec: PromptSpec) -> Prompt:
-        """A prompt that no earlier one of this maker shares more than the template's start with."""
+        """A prompt that no earlier one of this maker, nor the greeting, shares more than the template's start with."""
         nonce, shared = self._fresh_nonce(spec)
         prompt = self._fit(spec, nonce)
         if self._tokenizer is not None:
-            self._seen.append(tuple(self._ids(prompt.messages)[: self.template_tokens + 64]))
+            self._seen.append(self._start(prompt.messages))
         return replace(prompt, shared_tokens=shared)
 
     def _ids(self, messages: Sequence[Message]) -> Sequence[int]:
         assert self._tokenizer is not None
         return self._tokenizer.prompt_ids(messages, think=self._think)
+
+    def _start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The ids by which prompts are told apart."""
+        return tuple(self._ids(messages)[: self.template_tokens + 64])
 
     def _template_tokens(self) -> int:
         if self._tokenizer is None:
@@ -188,26 +196,22 @@ class PromptMaker:
     def _fresh_nonce(self, spec: PromptSpec) -> tuple[str, int]:
         if self._tokenizer is None:
             return next(self._nonces), self.template_tokens
-        best: tuple[int, str] | None = None
+        tried: list[tuple[int, str]] = []
         for nonce in itertools.islice(self._nonces, 100):
-            ids = self._ids(_messages(spec, nonce, ""))[: self.template_tokens + 64]
-            shared = max((shared_prefix(ids, old) for old in self._seen), default=self.template_tokens)
-            if shared <= self.template_tokens:
+            ids = self._start(_messages(spec, nonce, ""))
+            tried.append((max(shared_prefix(ids, old) for old in self._seen), nonce))
+            if tried[-1][0] <= self.template_tokens:
                 return nonce, self.template_tokens
-            best = min(best or (shared, nonce), (shared, nonce))
-        assert best is not None
-        return best[1], best[0]
+        shared, nonce = min(tried)
+        return nonce, shared
 
     def _fit(self, spec: PromptSpec, nonce: str) -> Prompt:
         pieces = _Pieces(_code_pieces() if spec.filler == "code" else _prose_pieces())
 
-        def messages(body: str) -> tuple[Message, ...]:
-            return _messages(spec, nonce, body)
-
         def prompt(body: str, tokens: int | None, exact: bool) -> Prompt:
             return Prompt(
                 name=spec.name,
-                messages=messages(body),
+                messages=_messages(spec, nonce, body),
                 tokens=tokens,
                 exact=exact,
                 shared_tokens=0,
@@ -218,8 +222,8 @@ class PromptMaker:
         if self._tokenizer is None:
             return prompt(_estimated_body(spec, pieces), None, False)
         if spec.tokens is None:
-            return prompt("", len(self._ids(messages(""))), True)
-        body, tokens = fit_body(lambda text: len(self._ids(messages(text))), pieces.first, spec.tokens)
+            return prompt("", len(self._ids(_messages(spec, nonce, ""))), True)
+        body, tokens = fit_body(lambda text: len(self._ids(_messages(spec, nonce, text))), pieces.first, spec.tokens)
         return prompt(body, tokens, tokens == spec.tokens)
 
 

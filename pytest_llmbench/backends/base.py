@@ -13,7 +13,7 @@ from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.memory import MemoryPeak
-from pytest_llmbench.prompts import Message, Prompt, Tokenizer
+from pytest_llmbench.prompts import GREETING, Prompt, Tokenizer
 from pytest_llmbench.sample import Sample
 
 Report = Callable[[str], None]
@@ -24,9 +24,7 @@ OF_A_PROCESS = ("extra_args", "env", "server_binary")
 
 ONE_STREAM = "concurrency: [1] for this entry"
 
-FIRST = Prompt(
-    name="first", messages=(Message(role="user", content="Hello"),), tokens=None, exact=False, shared_tokens=0
-)
+FIRST = Prompt(name="first", messages=(GREETING,), tokens=None, exact=False, shared_tokens=0)
 """What a model is asked first, to see it loaded."""
 
 

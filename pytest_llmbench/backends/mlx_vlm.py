@@ -21,7 +21,7 @@ from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import ServerStartError
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
-from pytest_llmbench.prompts import Message, Prompt
+from pytest_llmbench.prompts import GREETING, Prompt
 from pytest_llmbench.sample import ServerTimings
 
 FIX = "in an environment of its own: pip install mlx-vlm (on Linux: 'mlx[cpu]' mlx-vlm)"
@@ -82,8 +82,7 @@ def thinks_by_default(model: Path) -> bool:
     found = tokenizer.load(model)
     if found is None:
         return False
-    hello = [Message(role="user", content="Hello")]
-    unsaid, on, off = (list(found.prompt_ids(hello, think=think)) for think in (None, True, False))
+    unsaid, on, off = (list(found.prompt_ids([GREETING], think=think)) for think in (None, True, False))
     return unsaid == on != off
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from pytest_llmbench.errors import UsageError
 from pytest_llmbench.matrix import BUILTIN_PROMPTS, CustomPrompt
 from pytest_llmbench.prompts import (
     CHARACTERS_PER_TOKEN,
+    GREETING,
     MOST_PIECES_PER_TOKEN,
     UNKNOWN_PREFIX_TOKENS,
+    Message,
     PromptMaker,
     PromptSpec,
     builtin,
@@ -56,6 +58,24 @@ def test_no_two_prompts_share_more_than_the_template(real: FolderTokenizer) -> N
     for (one, prompt), (other, _) in itertools.combinations(zip(ids, prompts, strict=True), 2):
         assert shared_prefix(one, other) <= prompt.shared_tokens
     assert {p.shared_tokens for p in prompts} == {maker.template_tokens}
+
+
+class Letters:
+    """A vocabulary of single characters, so that every word with a capital H starts as the greeting does."""
+
+    def prompt_ids(self, messages: Sequence[Message], *, think: bool | None) -> Sequence[int]:
+        return self.text_ids("".join(f"<{m.role}>{m.content}" for m in messages))
+
+    def text_ids(self, text: str) -> Sequence[int]:
+        return [ord(character) for character in text]
+
+
+def test_a_prompt_starts_otherwise_than_the_greeting_that_every_server_has_answered() -> None:
+    maker = PromptMaker(Letters())
+    greeted = Letters().prompt_ids([GREETING], think=None)
+    # As many as there are first words.
+    for prompt in (maker.make(PromptSpec(name="x", instruction="Hi")) for _ in range(93)):
+        assert shared_prefix(greeted, Letters().prompt_ids(prompt.messages, think=None)) <= prompt.shared_tokens
 
 
 def test_when_first_words_run_out_the_shared_length_is_said_truly(real: FolderTokenizer) -> None:
