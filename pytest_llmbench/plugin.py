@@ -34,13 +34,14 @@ from pytest_llmbench.fixtures import (
 )
 from pytest_llmbench.fixtures_answers import llmbench_quality_check, llmbench_tool_check
 from pytest_llmbench.fixtures_concurrency import llmbench_level, llmbench_streams
-from pytest_llmbench.fixtures_parity import llmbench_point, llmbench_section
+from pytest_llmbench.fixtures_parity import llmbench_baseline, llmbench_point, llmbench_section
 from pytest_llmbench.progress import Progress
 from pytest_llmbench.recorder import ResultRecorder
 from pytest_llmbench.session import BENCH, Bench, bench_of
 
 __all__ = [
     "llmbench_accelerator",
+    "llmbench_baseline",
     "llmbench_engine",
     "llmbench_entry",
     "llmbench_gate",

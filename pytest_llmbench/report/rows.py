@@ -37,7 +37,11 @@ def page_data(loaded: Loaded) -> dict[str, Any]:
             sources.append(_source(source, *limits.get(id(source), (DEFAULT_GATE, DEFAULT_GOAL))))
         index[id(source)] = numbers[key]
     points = _points(loaded)
-    rows = [row for subject in loaded.subjects for row in _rows(subject, index[id(subject.source)], points)]
+    rows = [
+        row
+        for subject in loaded.subjects
+        for row in _rows(subject, index[id(subject.source)], points.get((id(subject.source), subject.id)))
+    ]
     return {"sources": sources, "rows": rows + _other_tests(loaded, index)}
 
 
@@ -79,18 +83,17 @@ def _power(found: Any) -> dict[str, Any]:
     }
 
 
-def _points(loaded: Loaded) -> dict[tuple[str, str], ParityPoint]:
-    """A parity record's points by file and subject."""
+def _points(loaded: Loaded) -> dict[tuple[int, str], ParityPoint]:
+    """A parity record's points by source (its `id`, as in `page_data`) and subject."""
     return {
-        (str(record.path), point_id(model.name, point.section, point.name)): point
-        for _, record in loaded.parities
+        (id(source), point_id(model.name, point.section, point.name)): point
+        for source, record in loaded.parities
         for model in record.models
         for point in model.points
     }
 
 
-def _rows(subject: Subject, source: int, points: Mapping[tuple[str, str], ParityPoint]) -> Iterable[Row]:
-    point = points.get((str(subject.source.path), subject.id))
+def _rows(subject: Subject, source: int, point: ParityPoint | None) -> Iterable[Row]:
     yield _row(subject, source, subject.metrics) | _place(subject, point, 0)
     if not subject.facts.get("reference"):
         return

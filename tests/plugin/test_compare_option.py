@@ -155,6 +155,14 @@ def test_a_report_that_cant_be_made_is_said_and_the_results_are_kept(lab: Lab) -
     assert len(lab.run_json()["results"]) == 6
 
 
+def test_the_page_of_a_replayed_record_has_the_places_of_its_points(lab: Lab) -> None:
+    lab.run(RECORD, "-k", "Qwen3-0.6B-4bit-load", "--llmbench-out=out", "--llmbench-report=html")
+    page = (lab.out / "report.html").read_text(encoding="utf-8")
+    data = json.loads(page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    places = {row["id"].rpartition("Qwen3-0.6B-4bit-")[2]: (row["context"], row["level"]) for row in data["rows"]}
+    assert (places["concurrency-8"], places["decode-r160"]) == ((None, 8), (3841, None))
+
+
 def test_without_a_benchmark_the_options_cost_nothing(lab: Lab) -> None:
     lab.ini("llmbench_compare = gone.json\nllmbench_compare_fail = tok_s:5%\n")
     lab.pytester.makepyfile("def test_it(): pass")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from lab import Lab, properties
+from lab import ROOT, Lab, properties
 
 
 @pytest.fixture
@@ -202,6 +204,12 @@ def test_an_assertion_of_the_users_own_is_a_failure(repo: Lab) -> None:
         '    assert llmbench_measurement.median("decode_tok_s") > 1000\n',
     )
     repo.run("test_mine.py").assert_outcomes(failed=1)
+
+
+def test_every_fixture_of_the_reference_is_offered(repo: Lab) -> None:
+    page = (ROOT / "docs" / "reference" / "plugin.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `(llmbench_\w+)` \|", page, re.MULTILINE)
+    repo.run("--fixtures", "-q").stdout.fnmatch_lines_random([f"{name}* -- *" for name in names])
 
 
 def test_a_users_unittest_and_plain_tests_are_left_alone(repo: Lab) -> None:
