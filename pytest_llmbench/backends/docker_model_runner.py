@@ -34,7 +34,8 @@ class DockerModelRunner(RunningBackend):
     workers: ClassVar[str] = r"(?i)llama|mlx|vllm|sglang"
 
     def url(self, entry: MatrixEntry) -> str:
-        return entry.server_url or os.environ.get(HOST, "").rstrip("/") or "http://127.0.0.1:12434"
+        said = entry.server_url or reach.checked_url(os.environ.get(HOST, ""), variable=HOST)
+        return said or "http://127.0.0.1:12434"
 
     def find(self, entry: MatrixEntry) -> None:
         answer = reach.get(self.url(entry), "/models")

@@ -17,6 +17,7 @@ from pytest_llmbench.sample import ServerTimings
 from pytest_llmbench.sse import LineDecoder, Wire
 
 PORT = 11434
+DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST, CACHE_TYPE = "OLLAMA_HOST", "OLLAMA_KV_CACHE_TYPE"
 _NAMES = {"prompt_tokens": "prompt_eval_count", "completion_tokens": "eval_count"}
 
@@ -37,13 +38,22 @@ def whole_name(name: str) -> str:
 def host_url(value: str) -> str:
     """Where a client finds the server that `OLLAMA_HOST` names for both: "", "host", ":port", "http://host:port".
 
-    >>> host_url("0.0.0.0"), host_url("box:80")
-    ('http://127.0.0.1:11434', 'http://box:80')
+    As Ollama reads it: a scheme that is said has its own default port. Unavailable for what is no address.
+
+    >>> host_url("0.0.0.0"), host_url("box:80"), host_url("http://box")
+    ('http://127.0.0.1:11434', 'http://box:80', 'http://box:80')
     """
     text = value.strip() or LOOPBACK
-    parts = urlsplit(text if "://" in text else f"http://{text}")
+    scheme, said, rest = text.partition("://") if "://" in text else ("http", "", text)
+    address = rest.partition("/")[0]
+    bare = address.count(":") > 1 and not address.startswith("[")  # an IPv6 address by itself
+    try:
+        parts = urlsplit(f"{scheme}://{f'[{address}]' if bare else address}")
+        port = parts.port or (DEFAULT_PORTS[scheme] if said else PORT)
+    except (KeyError, ValueError) as error:
+        raise Unavailable(f"{HOST} is {value!r}, no address", fix=f"export {HOST}=HOST:PORT") from error
     host = LOOPBACK if parts.hostname in (None, "0.0.0.0", "::", "localhost") else str(parts.hostname)
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port or PORT}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def needs_own(entry: MatrixEntry) -> bool:

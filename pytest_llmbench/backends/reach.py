@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.ports import is_loopback, port_owner
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ class Answer:
     json: Any
 
 
+def checked_url(said: str, *, variable: str) -> str:
+    """What an environment variable says, without a slash at the end; "" if it says nothing. Unavailable for no URL."""
+    try:
+        parts = urlsplit(said)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if said and not known:
+        raise Unavailable(f"{variable} is {said!r}, no URL", fix=f"export {variable}=http://HOST:PORT")
+    return said.rstrip("/")
+
+
 def get(url: str, path: str, *, api_key: str | None = None) -> Answer | None:
     """What `url` answers to a GET; None where nobody does."""
     parts = urlsplit(url)
@@ -41,7 +54,7 @@ def get(url: str, path: str, *, api_key: str | None = None) -> Answer | None:
             connection.request("GET", parts.path + path, headers=headers)
             response = connection.getresponse()
             body = response.read()
-        except (OSError, http.client.HTTPException):
+        except (OSError, UnicodeError, http.client.HTTPException):  # UnicodeError: no host can be called so
             return None
     return Answer(status=response.status, json=_parsed(body))
 
@@ -65,7 +78,7 @@ def listens(url: str) -> bool:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         socket.create_connection((parts.hostname or "", port), timeout=PATIENCE_S).close()
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return True
 

@@ -46,10 +46,31 @@ def test_ollama_lists_a_model_with_its_tag(name: str, whole: str) -> None:
         ("[fe80::1]:8000", "http://[fe80::1]:8000"),
         ("box", "http://box:11434"),
         ("https://box:443/", "https://box:443"),
+        ("https://box", "https://box:443"),
+        ("http://box/", "http://box:80"),
+        ("::1", "http://[::1]:11434"),
     ],
 )
 def test_ollama_host_is_an_address(value: str, url: str) -> None:
     assert ollama_dialect.host_url(value) == url
+
+
+@pytest.mark.parametrize("value", ["box:port", "box:99999", "http://[::1", "ftp://box"])
+def test_ollama_host_that_is_no_address_is_said(value: str) -> None:
+    with pytest.raises(Unavailable, match=r"OLLAMA_HOST is '.*', no address; fix: export OLLAMA_HOST=HOST:PORT"):
+        ollama_dialect.host_url(value)
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1:12434", "http://localhost:port", "http://", "http://[::1"])
+def test_model_runner_host_that_is_no_url_is_said(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_RUNNER_HOST", value)
+    docker = builtin_backends()["docker-model-runner"]
+    with pytest.raises(Unavailable, match=r"MODEL_RUNNER_HOST is '.*', no URL; fix: export MODEL_RUNNER_HOST=http://"):
+        docker.check(entry(backend="docker-model-runner"))
+
+
+def test_nobody_is_at_a_host_whose_name_cant_be_one() -> None:
+    assert (reach.get("http://a..b", "/"), reach.listens("http://a..b")) == (None, False)
 
 
 @pytest.mark.parametrize(
