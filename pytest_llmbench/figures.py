@@ -162,11 +162,9 @@ def run_subjects(run: Run, source: Source) -> list[Subject]:
     grouped: dict[tuple[str, str, str], list[Result]] = {}
     for result in run.results:
         if result.entry is not None:
-            origin = str(result.extra.get("source", ""))
-            grouped.setdefault((result.entry["id"], result.prompt or "", origin), []).append(result)
-    origins = run.sources
+            grouped.setdefault((result.entry["id"], result.prompt or "", run.source_of(result)), []).append(result)
     return [
-        _run_subject(results, _origin(source, origins[origin]) if origin in origins else source)
+        _run_subject(results, _origin(source, run.sources[origin]) if origin else source)
         for (_, _, origin), results in grouped.items()
     ]
 

@@ -13,9 +13,7 @@ from pytest_llmbench.figures import read_record
 from pytest_llmbench.parity import SECTIONS, ParityModel
 from pytest_llmbench.parity_json import to_json
 from pytest_llmbench.parity_record import ParityRecord
-from pytest_llmbench.record import Result, Run
-
-SOURCE = "source"
+from pytest_llmbench.record import SOURCE, Result, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,7 @@ def merge(paths: Sequence[Path]) -> Merged:
 
 
 def merge_runs(runs: Sequence[tuple[Path, Run]]) -> Merged:
-    """Each result keeps its own machine: `extra.source` names the head in `sources`.
+    """Each result keeps its own machine: `extra.llmbench_source` names the head in `sources`.
 
     Of two results of one test on one machine the later one counts, unless it was skipped and the other wasn't.
     """
@@ -52,7 +50,7 @@ def merge_runs(runs: Sequence[tuple[Path, Run]]) -> Merged:
     for path, run in runs:
         names = _name_sources(path, run, sources)
         for result in run.results:
-            name = names[str(result.extra.get(SOURCE, "")) if run.sources else ""]
+            name = names[run.source_of(result)]
             key = (_machine(sources[name]), result.nodeid)
             found = (name, replace(result, extra={**result.extra, SOURCE: name}))
             if key in chosen and chosen[key][1] != found[1]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmbench-run"
 SCHEMA_VERSION = 1
+SOURCE = "llmbench_source"
+"""The name in `extra` under which a merged result says where it comes from; other names are the user's."""
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -90,7 +92,7 @@ class Result:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A whole session, or several merged: `sources` then holds the heads of the merged ones by name, and each result
-    says in `extra["source"]` which is its own."""
+    says in `extra[SOURCE]` which is its own."""
 
     created: str
     environment: Mapping[str, Any]
@@ -98,6 +100,10 @@ class Run:
     results: tuple[Result, ...]
     complete: bool = True
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def source_of(self, result: Result) -> str:
+        """The name of the result's head in `sources`; "" in a run that wasn't merged."""
+        return str(result.extra[SOURCE]) if self.sources else ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -117,7 +123,7 @@ class Run:
         check_head(data, path=path)
         try:
             _check_parts(data, _RUN_PARTS, "run")
-            return cls(
+            run = cls(
                 created=data["created"],
                 complete=data["complete"],
                 environment=data["environment"],
@@ -125,6 +131,8 @@ class Run:
                 results=tuple(Result.from_json(r) for r in data["results"]),
                 sources=_sources(data.get("sources", {})),
             )
+            _check_origins(run)
+            return run
         except RecordError as error:
             raise RecordError(f"{path}: {error}; restore the file, or run again") from error
 
@@ -164,6 +172,13 @@ def _sources(data: Any) -> dict[str, Any]:
     for head in data.values():
         _check_parts(head, _SOURCE_PARTS, "source")
     return data
+
+
+def _check_origins(run: Run) -> None:
+    """RecordError unless each result of a merged run says from which of its sources it is."""
+    for result in run.results:
+        if run.sources and result.extra.get(SOURCE) not in run.sources:
+            raise RecordError(f"no valid run: {result.nodeid} has no {SOURCE} of {', '.join(run.sources)} in its extra")
 
 
 def entry_json(entry: MatrixEntry) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from record_kit import PARITY, command, result, run, save
 
+from pytest_llmbench.errors import RecordError
 from pytest_llmbench.figures import load
 from pytest_llmbench.parity_record import read_parity_record
 from pytest_llmbench.record import Run, read_run
@@ -96,3 +97,22 @@ def test_records_of_other_sides_or_kinds_are_refused(tmp_path: Path) -> None:
     assert command("merge", PARITY, ours, "--out", tmp_path / "m.json") == 2
     assert command("merge", ours, ours, "--out", ours) == 2
     assert not (tmp_path / "m.json").exists()
+
+
+def test_a_fact_of_the_users_own_called_source_is_kept_and_parts_no_entry(tmp_path: Path) -> None:
+    tools = result("a", SPEED, nodeid="m.yaml::test_tools[a]", extra={"source": "book"})
+    found = merged(
+        tmp_path, run(result("a", SPEED, extra={"source": "web"}), tools), run(result("b", SPEED), created=LATER)
+    )
+    assert [r.extra.get("source") for r in found.results] == ["web", "book", None]
+    assert [s.name for s in load([tmp_path / "0.json"]).subjects] == ["a-short"]
+    assert [s.name for s in load([tmp_path / "merged.json"]).subjects] == ["a-short", "b-short"]
+
+
+def test_a_merged_result_of_no_source_is_refused(tmp_path: Path) -> None:
+    merged(tmp_path, run(result("a", SPEED)), run(result("b", SPEED), created=LATER))
+    data = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))
+    data["results"][1]["extra"] = {}
+    (tmp_path / "merged.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"merged\.json: .*test_throughput\[b-short\] has no llmbench_source of 1, 2"):
+        read_run(tmp_path / "merged.json")
