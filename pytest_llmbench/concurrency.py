@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench import stats
@@ -96,21 +96,16 @@ def rounds(samples: Sequence[Sample], level: int) -> tuple[Round, ...]:
 def metrics(taken: Sequence[Round]) -> dict[str, float | None]:
     """`matrix.CONCURRENCY_METRICS`: medians over valid rounds, and tails over the requests of all of them."""
     of_rounds = [r.metrics() for r in taken]
-    medians = {name: _median(found[name] for found in of_rounds) for name in ROUND_METRICS}
+    medians = {name: stats.median_of_known(found[name] for found in of_rounds) for name in ROUND_METRICS}
     return medians | {"ttft_p95_s": _p95(taken, "ttft_s"), "total_p95_s": _p95(taken, "total_s")}
 
 
 def queued(taken: Sequence[Round], level: int) -> str | None:
     """What to say where a server that was to answer several at once answered them one by one; None where it didn't."""
-    at_once = _median(r.streams_at_once for r in taken)
+    at_once = stats.median_of_known(r.streams_at_once for r in taken)
     if level == 1 or at_once is None or at_once > 1:
         return None
     return f"{level} requests were answered one after the other: this server lets them wait"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return stats.median(known) if known else None
 
 
 def _p95(taken: Sequence[Round], metric: str) -> float | None:

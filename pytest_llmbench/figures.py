@@ -7,7 +7,7 @@ parity.json   a subject is a point of a model's section; its metrics are the can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,7 +26,7 @@ _WORST: Final = ("error", "failed", "xpassed", "passed", "xfailed", "skipped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """One metric of one subject: its figure, and the samples that it is the median of (() where there are none)."""
+    """One metric of one subject: its figure, and the runs' own ones that stand behind it (() where there are none)."""
 
     value: float
     samples: tuple[float, ...] = ()
@@ -197,15 +197,30 @@ def _run_subject(results: Sequence[Result], source: Source) -> Subject:
 
 
 def measured_values(measurement: Mapping[str, Any]) -> dict[str, Values]:
-    """Of a measurement as run.json has it: what was measured, with the values of the valid samples."""
-    valid = [sample["metrics"] for sample in measurement["samples"] if sample["invalid"] is None]
-    # Of several requests at once a round is a sample of its own.
-    valid += [found["metrics"] for found in measurement.get("rounds", ()) if found["valid"]]
+    """Of a measurement as run.json has it: what was measured, with the values of the valid runs."""
+    valid = list(_runs(measurement))
     return {
-        name: Values(value=value, samples=tuple(s[name] for s in valid if s.get(name) is not None))
+        name: Values(value=value, samples=tuple(v for run in valid if (v := run.get(name)) is not None))
         for name, value in measurement["metrics"].items()
         if value is not None
     }
+
+
+def _runs(measurement: Mapping[str, Any]) -> Iterator[Mapping[str, float | None]]:
+    """The figures of each valid run: of a request by itself, or of a round.
+
+    A round is one sample, with its requests' medians: what slows one of them slows all, so that as samples of their own
+    they would make intervals look far narrower than they are.
+    """
+    samples, level = measurement["samples"], measurement.get("level")
+    if level is None:
+        yield from (sample["metrics"] for sample in samples if sample["invalid"] is None)
+        return
+    for number, found in enumerate(measurement["rounds"]):
+        if found["valid"]:
+            requests = [sample["metrics"] for sample in samples[number * level : (number + 1) * level]]
+            medians = {name: stats.median_of_known(request[name] for request in requests) for name in requests[0]}
+            yield medians | found["metrics"]
 
 
 def parity_subjects(record: ParityRecord, source: Source) -> list[Subject]:

@@ -62,8 +62,7 @@ class Measurement:
 
     def median(self, metric: str) -> float | None:
         """The median of a sample's metric over the valid runs that have it; None where none has."""
-        values = [v for s in self.valid if (v := getattr(s, metric)) is not None]
-        return stats.median(values) if values else None
+        return stats.median_of_known(getattr(sample, metric) for sample in self.valid)
 
     def metrics(self) -> dict[str, float | None]:
         """Every figure by its name, None where it wasn't measured."""

@@ -152,12 +152,12 @@ def _measurement(created: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _medians(rows: Sequence[Row], samples: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    found = {name: _median(s["metrics"][name] for s in samples) for name in samples[0]["metrics"]}
+    found = {name: stats.median_of_known(s["metrics"][name] for s in samples) for name in samples[0]["metrics"]}
     found["ttft_s"] = _positive(rows[0]["cold_ttft_ms"], 1e-3)
     memory = max((row["peak_mem_mb"] or 0.0 for row in rows), default=0.0)
     return {
         "load_s": _positive(rows[0]["model_load_s"], 1.0),
-        "ttft_cached_s": _median(_positive(row["ttft_ms"], 1e-3) for row in rows),
+        "ttft_cached_s": stats.median_of_known(_positive(row["ttft_ms"], 1e-3) for row in rows),
         "peak_memory_bytes": round(memory * MEBIBYTE) or None,
         **found,
     }
@@ -249,11 +249,6 @@ def _created(path: Path) -> str:
     except ValueError:
         when = None
     return (when or datetime.fromtimestamp(path.stat().st_mtime, UTC)).isoformat(timespec="milliseconds")
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return stats.median(known) if known else None
 
 
 def _positive(value: float | None, scale: float) -> float | None:

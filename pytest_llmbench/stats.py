@@ -34,6 +34,12 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """The median of those that were measured; None where none was."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def median_bounds(values: Sequence[float]) -> tuple[float, float] | None:
     """A lower and an upper bound of the distribution's median, each one-sided at 95 %; together at 90 %.
 

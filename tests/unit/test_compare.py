@@ -14,7 +14,7 @@ from pytest_llmbench import markdown
 from pytest_llmbench.compare import Limit, compare, judge, parse_limits
 from pytest_llmbench.compare_text import page
 from pytest_llmbench.errors import UsageError
-from pytest_llmbench.figures import Values, load
+from pytest_llmbench.figures import Values, load, measured_values
 from pytest_llmbench.verdict import Outcome, direction
 
 SPEED = [50.0, 50.2, 50.4]
@@ -77,6 +77,16 @@ def test_scattered_samples_are_inconclusive_and_the_ratio_decides() -> None:
     found = judge(Values(value=50.0, samples=tuple(SPEED)), scattered, limit)
     assert found.outcome is Outcome.INCONCLUSIVE
     assert not found.passed
+
+
+def test_a_round_of_several_requests_is_one_sample() -> None:
+    found = measured({"ttft_s": [0.1, 0.3, 0.5, 0.7, 9.0, 9.0]}) | {"level": 2}
+    walls = [(True, 1.0), (True, 2.0), (False, 3.0)]
+    found["rounds"] = [{"valid": valid, "metrics": {"wall_s": wall}} for valid, wall in walls]
+    found["metrics"] |= {"wall_s": 1.5}
+    values = measured_values(found)
+    assert values["ttft_s"].samples == pytest.approx((0.2, 0.6))
+    assert values["wall_s"].samples == (1.0, 2.0)
 
 
 def test_what_is_missing_on_a_side_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
