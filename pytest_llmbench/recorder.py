@@ -109,6 +109,8 @@ class ResultRecorder:
         if facts is None or outcome is None:
             return
         self._bench.progress.finish_test()
+        if hasattr(report, "node"):  # of a worker of xdist: this process has collected nothing
+            self._bench.learn_record(report.nodeid)
         if report.nodeid in self._bench.resumed and is_replay(_reason(report)):
             self.results[report.nodeid] = self._bench.resumed[report.nodeid]
             return

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from lab import FEW_PLUGINS, Lab
+from lab import FEW_PLUGINS, ROOT, Lab
 
 from pytest_llmbench import distribute
 
+RECORD = ROOT / "matrix" / "records" / "parity_m4_pro.json"
 SLEEPY = ["--sleep", "0.03"]
 
 
@@ -46,6 +48,15 @@ def three(lab: Lab) -> Lab:
     )
     lab.ini("llmbench_matrix = matrix.yaml\n")
     return lab
+
+
+def test_a_record_that_workers_replay_is_in_the_summary_and_the_reports(lab: Lab) -> None:
+    words = ("--llmbench-compare", RECORD, "--llmbench-out=out", "--llmbench-report=csv")
+    result = lab.spawn("-n2", RECORD, "-k", "Qwen3-0.6B-4bit-decode", *words)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*llmbench: parity_m4_pro.json*", "0 regressions, *", "llmbench: wrote *"])
+    rows = list(csv.DictReader((lab.out / "report.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["side"] for row in rows if row["id"] == "Qwen3-0.6B-4bit-decode-r1"} == {"candidate", "baseline"}
 
 
 def test_one_worker_gets_the_whole_matrix_and_opens_each_entry_once(three: Lab) -> None:
