@@ -184,6 +184,8 @@ def _report(arguments: argparse.Namespace, say: Say) -> int:
     kind = arguments.format or (arguments.out.suffix.lstrip(".") if arguments.out is not None else "md")
     require_kind(kind)
     loaded = load(arguments.files)
+    if arguments.compare is not None and kind != "md":
+        raise UsageError(f"--compare: there is no comparison in a report {kind}; use --format md, or llmbench compare")
     saved = load([arguments.compare]) if arguments.compare is not None else None
     found = compare(saved, loaded, parse_limits(DEFAULT_LIMITS)) if saved is not None else None
     text = RENDER[kind](loaded, found)
@@ -198,5 +200,7 @@ def _report(arguments: argparse.Namespace, say: Say) -> int:
 
 def _require_new(out: Path, files: Sequence[Path]) -> None:
     """UsageError rather than a file that is read and written at once."""
-    if any(out.resolve() == file.resolve() for file in files):
+    from pytest_llmbench.figures import files_of
+
+    if any(out.resolve() == file.resolve() for given in files for file in files_of(given)):
         raise UsageError(f"--out {out}: is one of the files that are read; name another")

@@ -81,7 +81,7 @@ class Series:
     drift: float | None = None
 
     def worsened(self, share: float) -> float | None:
-        """By how much the latest shift, or else the drift, made it worse, if that is more than `share`."""
+        """By how much the latest shift or the drift, whichever is the worse, made it worse, if by more than `share`."""
         moves = [self.shifts[-1].share] if self.shifts else []
         moves += [self.drift] if self.drift is not None else []
         worst = max((self.worse_by(move) for move in moves), default=0.0)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], lim
 
 
 @contextlib.contextmanager
-def _started(folder: str) -> Any:
+def _started(folder: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", str(CHILD)],

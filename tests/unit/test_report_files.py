@@ -167,3 +167,17 @@ def test_the_page_compares_with_a_saved_run(tmp_path: Path, capsys: pytest.Captu
 def test_a_report_never_overwrites_what_it_reads(saved: Path) -> None:
     assert command("report", saved, "--format", "md", "--out", saved) == 2
     assert command("report", saved, "--out", saved.with_suffix(".xyz")) == 2
+
+
+def test_a_report_never_overwrites_a_record_of_the_folder_that_it_reads(tmp_path: Path) -> None:
+    record = save(tmp_path / "run.json", run(result("a", SPEED)))
+    before = record.read_bytes()
+    assert command("report", tmp_path, "--format", "md", "--out", record) == 2
+    assert record.read_bytes() == before
+
+
+def test_a_comparison_that_a_report_has_no_place_for_is_wrong_use(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("report", saved, "--format", "csv", "--compare", saved) == 2
+    assert "there is no comparison in a report csv; use --format md" in capsys.readouterr().err
