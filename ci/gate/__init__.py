@@ -1,1 +1,1 @@
-"""What `ci/parity_gate` is made of."""
+"""What `ci/parity_gate` and `ci/compare_base` are made of."""

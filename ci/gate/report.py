@@ -76,8 +76,8 @@ def annotation(kind: str, message: str) -> str:
 
 def publish(verdict: Verdict, environ: Mapping[str, str]) -> None:
     """Put the verdict where GitHub looks for it; without such a place the page goes to the terminal."""
-    _append(environ.get("GITHUB_STEP_SUMMARY"), page(verdict))
-    _append(environ.get("GITHUB_OUTPUT"), _outputs(verdict))
+    append_to(environ.get("GITHUB_STEP_SUMMARY"), page(verdict))
+    append_to(environ.get("GITHUB_OUTPUT"), _outputs(verdict))
     on_github = environ.get("GITHUB_ACTIONS") == "true"
     headline = one_line(f"{TITLE}: {verdict.outcome}: {verdict.headline}")
     text = f"{headline}\n" if environ.get("GITHUB_STEP_SUMMARY") else page(verdict, one_line)
@@ -97,7 +97,8 @@ def _outputs(verdict: Verdict) -> str:
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
-def _append(path: str | None, text: str) -> None:
+def append_to(path: str | None, text: str) -> None:
+    """Add to one of the files that GitHub names; nothing without a name."""
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
