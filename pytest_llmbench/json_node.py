@@ -58,7 +58,7 @@ class JsonNode:
     def array(self) -> list[JsonNode]:
         """Elements of an array."""
         if not isinstance(self.value, list):
-            self._wrong_type("an array")
+            self.wrong_type("an array")
         return [
             JsonNode(value=value, file=self.file, path=f"{self.path}[{index}]")
             for index, value in enumerate(self.value)
@@ -67,13 +67,13 @@ class JsonNode:
     def mapping(self) -> Mapping[str, object]:
         """An object as it is."""
         if not isinstance(self.value, dict):
-            self._wrong_type("an object")
+            self.wrong_type("an object")
         return self.value
 
     def text(self) -> str:
         """A string with something in it."""
         if not isinstance(self.value, str):
-            self._wrong_type("a string")
+            self.wrong_type("a string")
         if _SURROGATE.search(self.value):
             self.fail("holds half a surrogate pair, which isn't text")
         return self.value if self.value.strip() else self.fail("is an empty string")
@@ -81,19 +81,24 @@ class JsonNode:
     def flag(self) -> bool:
         """true or false."""
         if not isinstance(self.value, bool):
-            self._wrong_type("true or false")
+            self.wrong_type("true or false")
+        return self.value
+
+    def finite(self) -> float:
+        """A number of either sign; whole numbers stay `int`."""
+        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)):
+            self.wrong_type("a number")
         return self.value
 
     def number(self) -> float:
         """A number that is zero or more; whole numbers stay `int`."""
-        if isinstance(self.value, bool) or not isinstance(self.value, (int, float)):
-            self._wrong_type("a number")
-        return self.value if self.value >= 0 else self.fail(f"is negative ({self.value!r})")
+        value = self.finite()
+        return value if value >= 0 else self.fail(f"is negative ({value!r})")
 
     def whole(self) -> int:
         """A whole number, 1 or more."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):
-            self._wrong_type("a whole number")
+            self.wrong_type("a whole number")
         return self.value if self.value >= 1 else self.fail(f"is {self.value}, must be 1 or more")
 
     @property
@@ -105,7 +110,8 @@ class JsonNode:
         step = f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
         return JsonNode(value=value, file=self.file, path=(self.path + step).removeprefix("."))
 
-    def _wrong_type(self, expected: str) -> NoReturn:
+    def wrong_type(self, expected: str) -> NoReturn:
+        """Fail, because this isn't `expected`."""
         self.fail(f"expected {expected}, found {self._shown()}")
 
     def _shown(self) -> str:

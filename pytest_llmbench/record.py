@@ -17,8 +17,10 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pytest_llmbench.errors import RecordError
+from pytest_llmbench.json_node import JsonNode
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.measure import Measurement
+from pytest_llmbench.run_shape import check_run
 from pytest_llmbench.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -135,6 +137,8 @@ class Run:
             return run
         except RecordError as error:
             raise RecordError(f"{path}: {error}; restore the file, or run again") from error
+        check_run(JsonNode(value=data, file=path))
+        return run
 
 
 def utc_now() -> str:

@@ -48,7 +48,7 @@ def test_a_line_is_in_the_file_when_write_returns_even_if_the_process_is_killed(
         "import sys, time, pathlib\n"
         "from pytest_llmbench.journal import Journal\nfrom pytest_llmbench.record import Result\n"
         "path = pathlib.Path(sys.argv[1])\n"
-        "journal = Journal(path, created='c', environment={}, options={})\n"
+        "journal = Journal(path, created='2026-01-31T12:00:00.000+00:00', environment={}, options={})\n"
         "journal.write(Result(nodeid='a', outcome='passed', duration_s=1.0, finished_at='now', verdicts=[]))\n"
         "path.with_name('ready').write_text('yes\\n')\ntime.sleep(60)\n"
     )

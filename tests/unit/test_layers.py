@@ -28,8 +28,8 @@ LAYERS = (
     """measure verdict parity parity_points parity_record parity_summary
     parity_plan parity_plan_file parity_planned parity_checkpoint parity_prompts parity_pair parity_readings
     parity_rounds parity_tokens parity_live quality tools""",
-    """record journal parity_json parity_writer figures compare compare_text merge history predecessor predecessor_odd
-    export summary_page report_files report report/*""",
+    """record run_shape journal parity_json parity_writer figures compare compare_text merge history predecessor
+    predecessor_odd export summary_page report_files report report/*""",
     """__main__ cli cli_* options option_values comparing hookspec collect suite suite_parity fixtures distribute
     session session_plans plugin recorder resume suite_live collect_parity fixtures_parity fixtures_answers
     fixtures_concurrency listing
