@@ -6,13 +6,14 @@ Exit status: 0 fine, 1 a fault was found, 2 wrong use.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench import __version__
+from pytest_llmbench import __version__, markdown
 from pytest_llmbench.cli_checkpoint import add_random
 from pytest_llmbench.cli_records import add_commands
 from pytest_llmbench.errors import BenchError, Unavailable, UsageError
@@ -26,6 +27,7 @@ OK, FAULT, WRONG_USE = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
     arguments = build_parser().parse_args(argv)
+    _take_any_text()
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -39,6 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return FAULT
     return status
+
+
+def _take_any_text() -> None:
+    """What the terminal's encoding lacks, the bars of `history` say, is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -151,7 +160,8 @@ def _spoilers(power: dict[str, str | bool | None]) -> list[str]:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    """One line, whatever a record's names hold: an escape sequence isn't the terminal's to obey."""
+    sys.stdout.write(markdown.one_line(line) + "\n")
 
 
 def _complain(text: str) -> None:

@@ -132,11 +132,10 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 
 def _import(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.predecessor import import_csv
-    from pytest_llmbench.record import write_json
 
     _require_new(arguments.out, arguments.files)
     run = import_csv(arguments.files, machine=arguments.machine)
-    write_json(arguments.out, run.to_json())
+    _save(arguments.out, _json(run.to_json()))
     odd = [(r.nodeid, found) for r in run.results if r.measurement for found in r.measurement["suspicions"]]
     for nodeid, found in odd:
         say(f"suspect: {nodeid}: {found}")
@@ -153,11 +152,10 @@ def _add_merge(commands: argparse._SubParsersAction[argparse.ArgumentParser], sa
 
 def _merge(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.merge import merge
-    from pytest_llmbench.record import write_json
 
     _require_new(arguments.out, arguments.files)
     merged = merge(arguments.files)
-    write_json(arguments.out, merged.data)
+    _save(arguments.out, _json(merged.data))
     for line in merged.duplicates:
         say(f"duplicate: {line}")
     say(f"{arguments.out}: {len(arguments.files)} records merged, {len(merged.duplicates)} duplicates resolved")
@@ -178,11 +176,9 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 def _report(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.compare import DEFAULT_LIMITS, compare, parse_limits
     from pytest_llmbench.figures import load
-    from pytest_llmbench.record import write_text
-    from pytest_llmbench.report_files import RENDER, require_kind
+    from pytest_llmbench.report_files import RENDER
 
-    kind = arguments.format or (arguments.out.suffix.lstrip(".") if arguments.out is not None else "md")
-    require_kind(kind)
+    kind = _kind(arguments.format, arguments.out)
     loaded = load(arguments.files)
     if arguments.compare is not None and kind != "md":
         raise UsageError(f"--compare: there is no comparison in a report {kind}; use --format md, or llmbench compare")
@@ -193,9 +189,35 @@ def _report(arguments: argparse.Namespace, say: Say) -> int:
         sys.stdout.write(text)
         return OK
     _require_new(arguments.out, arguments.files)
-    write_text(arguments.out, text)
+    _save(arguments.out, text)
     say(f"{arguments.out}: {kind} of {len(loaded.sources)} records, {len(loaded.subjects)} results")
     return OK
+
+
+def _kind(given: str | None, out: Path | None) -> str:
+    """Which report: as was said, or by the ending of its file's name. UsageError for an ending that says nothing."""
+    from pytest_llmbench.report_files import RENDER
+
+    kind = given or ("md" if out is None else out.suffix.removeprefix("."))
+    if kind not in RENDER:
+        raise UsageError(f"--out {out}: its ending names no report; add --format {'|'.join(RENDER)}")
+    return kind
+
+
+def _json(data: object) -> str:
+    from pytest_llmbench.record import dumps
+
+    return dumps(data, indent=1) + "\n"
+
+
+def _save(path: Path, text: str) -> None:
+    """Write the whole file, or leave what was there. UsageError where that can't be done."""
+    from pytest_llmbench.record import write_text
+
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UsageError(f"--out {path}: can't be written ({error.strerror}); name another file") from error
 
 
 def _require_new(out: Path, files: Sequence[Path]) -> None:

@@ -100,7 +100,10 @@ def read_history(folder: Path) -> tuple[Loaded, tuple[str, ...]]:
         raise UsageError(f"{folder}: no such folder; name the one that holds the records")
     loaded: list[Loaded] = []
     skipped: list[str] = []
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(path for path in folder.rglob("*.json") if not path.is_dir()):
+        if not path.is_file():  # nobody may ever write into a pipe that lies there
+            skipped.append(f"{path}: no file")
+            continue
         try:
             loaded.append(load([path]))
         except RecordError as error:

@@ -257,8 +257,15 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write to a name of its own, then rename: a reader sees the old file or the new one, never a half."""
+    """Write to a name of its own, then rename: a reader sees the old file or the new one, never a half.
+
+    A link stays a link to what is replaced. A device or a pipe is written to: renamed over, /dev/null would be a file.
+    """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", newline="")
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
