@@ -16,7 +16,7 @@ def numbers(texts: list[str]) -> list[float]:
 
 def test_the_first_thing_said_is_which_gate_failed_and_by_how_much(opened: Opened) -> None:
     verdict = opened.page.locator("#verdict")
-    expect(verdict.locator("h2")).to_have_text("10 gates failed, the worst by 8.2 %")
+    expect(verdict.locator("h2")).to_have_text("10 gates failed in 6 results, the worst by 8.2 %")
     first = verdict.locator("li").first
     expect(first).to_contain_text("8.2 % below the gate")
     expect(first).to_contain_text("ratio 0.9000 (0.890 to 0.910), gate 0.98")
@@ -25,8 +25,52 @@ def test_the_first_thing_said_is_which_gate_failed_and_by_how_much(opened: Opene
 def test_the_fastest_backend_at_32k_is_read_off_and_a_suspect_figure_does_not_win(opened: Opened) -> None:
     row = opened.page.locator("#leaders tr", has_text="org/small")
     expect(row).to_contain_text("beta 50 tok/s")
-    expect(row).to_contain_text("then alpha 40 tok/s; 1 suspect")
+    expect(row).to_contain_text("then alpha 40 tok/s (−20.0 %); 1 suspect")
     expect(opened.page.locator("#leaders thead")).to_contain_text("≤ 32k tokens")
+
+
+def test_gates_and_results_are_counted_apart(page: Page, tmp_path: Path) -> None:
+    page.goto(parity_page(tmp_path, "2026-10-31").as_uri())
+    verdict = page.locator("#verdict")
+    expect(verdict.locator("h2")).to_have_text("9 gates failed in 5 results, the worst by 1.6 %")
+    expect(verdict.locator(".chips")).to_have_text("Of 207 results:5 failed189 passed13 skipped")
+
+
+def test_a_record_without_decode_at_32k_tells_the_first_token_there(page: Page, tmp_path: Path) -> None:
+    page.goto(parity_page(tmp_path, "2026-10-31").as_uri())
+    expect(page.locator("#leaders thead")).not_to_contain_text("32k")
+    expect(page.locator("#leaders-ttft thead")).to_contain_text("≤ 32k tokens")
+    expect(page.locator("#leaders-ttft tr", has_text="Qwen3.8-27B-4bit")).to_contain_text(
+        re.compile(r"(nuvec|mlx-lm) \d+ s(then|about as fast:) (nuvec|mlx-lm) \d+ s \(\+\d\.\d %\)")
+    )
+
+
+def test_of_an_entry_in_several_records_the_last_one_competes(page: Page, tmp_path: Path) -> None:
+    page.goto(history_page(tmp_path, [50.0, 90.0, 47.0]).as_uri())
+    expect(page.locator("#leaders .best")).to_have_text(re.compile("47 tok/s$"))
+
+
+def test_only_gated_ratios_have_a_gate(page: Page, tmp_path: Path) -> None:
+    page.goto(parity_page(tmp_path, "2026-10-31").as_uri())
+    for name, gates in (("memory: peak_bytes (not gated)", 0), ("decode: tok_s", 1)):
+        figure = page.locator("#plot-parity figure", has=page.get_by_role("heading", name=name, exact=True))
+        expect(figure.locator('svg [stroke="var(--bad)"][stroke-dasharray] line')).to_have_count(gates)
+
+
+def test_the_way_back_undoes_a_filter_and_the_skip_link_keeps_it(opened: Opened) -> None:
+    page = opened.page
+    page.get_by_label("Backend").select_option("alpha")
+    page.locator('[data-sort="decode_tok_s"] button').click()
+    page.locator("a.skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#results")).to_be_focused()
+    assert page.url.endswith("#sort=decode_tok_s&dir=down&backend=alpha")
+    page.go_back()
+    page.go_back()
+    expect(page.get_by_label("Backend")).to_have_value("")
+    expect(page.locator('[data-sort="status"]')).to_have_attribute("aria-sort", "ascending")
+    page.go_forward()
+    expect(page.get_by_label("Backend")).to_have_value("alpha")
 
 
 def test_a_machine_that_was_slowed_down_is_named(opened: Opened) -> None:

@@ -3,30 +3,44 @@ const STEPS = [64, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262
 /** A context's column: the next common length, so that 32,766 tokens stand with 32k. */
 const column = (n) => STEPS.find((step) => n <= step * 1.05) ?? STEPS.at(-1);
 
-/** For each model and context the backend with the most tokens a second; suspect figures don't compete. */
+/** Metric, place and whether the greatest figure is the best; a record may hold one at lengths at which it lacks the other. */
+const CONTESTS = [["decode_tok_s", "leaders", true], ["ttft_s", "leaders-ttft", false]];
+
 function showLeaders(rows) {
-  const fit = rows.filter((row) => value(row, "decode_tok_s") !== null && row.context && row.section !== "concurrency");
+  for (const contest of CONTESTS) showContest(rows, ...contest);
+}
+
+/** For each model and context the backend with the best figure; suspect figures don't compete. */
+function showContest(rows, metric, where, most) {
+  const fit = rows.filter((row) => value(row, metric) !== null && row.context && row.section !== "concurrency");
   const columns = distinct(fit, (row) => column(row.context)).sort((a, b) => a - b);
-  const groups = d3.group(fit, (row) => `${row.model || row.modelId}\n${row.machine}`, (row) => column(row.context));
-  const place = byId("leaders");
-  if (!groups.size) return place.replaceChildren(el("p", { class: "soft", style: "padding: 10px 16px" }, "No decode speed among the chosen rows."));
+  const groups = d3.flatGroup(fit, (row) => row.model || row.modelId, (row) => row.machine);
+  const place = byId(where);
+  if (!groups.length) return place.replaceChildren(el("p", { class: "soft", style: "padding: 10px 16px" }, `No ${label(metric)} at a known context length among the chosen rows.`));
   const head = ["Model", "Machine", ...columns.map((n) => `≤ ${tokens(n)} tokens`)];
-  const body = [...groups].slice(0, MOST_MODELS).map(([key, cells]) => {
-    const [model, machine] = key.split("\n");
-    return el("tr", {}, el("td", {}, model), el("td", {}, machine), ...columns.map((n) => leaderCell(cells.get(n) ?? [])));
-  });
-  const more = groups.size > MOST_MODELS ? el("caption", {}, `${MOST_MODELS} of ${groups.size}: choose a model`) : null;
+  const body = groups.slice(0, MOST_MODELS).map(([model, machine, own]) => el("tr", {}, el("td", {}, model), el("td", {}, machine),
+    ...columns.map((n) => leaderCell(own.filter((row) => column(row.context) === n), metric, most))));
+  const more = groups.length > MOST_MODELS ? el("caption", {}, `${MOST_MODELS} of ${groups.length}: choose a model`) : null;
   place.replaceChildren(el("table", {}, more, el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i > 1 ? "n" : null }, h)))),
     el("tbody", {}, ...body)));
 }
 
-function leaderCell(rows) {
-  const odd = rows.filter((row) => row.status === "suspect" || row.odd.length).length;
-  const sound = rows.filter((row) => !row.odd.length);
-  const best = d3.rollups(sound, (own) => own.reduce((a, b) => (value(b, "decode_tok_s") > value(a, "decode_tok_s") ? b : a)), (row) => row.backend)
-    .map(([, row]) => row).sort((a, b) => value(b, "decode_tok_s") - value(a, "decode_tok_s"));
-  if (!best.length) return el("td", { class: "n none" }, odd ? `${odd} suspect` : "–");
-  const next = best[1] ? `then ${best[1].backend} ${text("decode_tok_s", value(best[1], "decode_tok_s"))}` : "no other backend";
-  return el("td", { class: "n" }, el("span", { class: "best" }, `${best[0].backend} ${text("decode_tok_s", value(best[0], "decode_tok_s"))}`),
-    el("small", {}, setting(best[0])), el("small", {}, odd ? `${next}; ${odd} suspect` : next));
+function leaderCell(rows, metric, most) {
+  const sound = rows.filter((row) => !isSuspect(row)), odd = rows.length - sound.length;
+  const better = (a, b) => (value(a, metric) - value(b, metric)) * (most ? -1 : 1);
+  const [best, second] = d3.rollups(newest(sound), (own) => d3.sort(own, better)[0], (row) => row.backend).map(([, row]) => row).sort(better);
+  if (!best) return el("td", { class: "n none" }, odd ? `${odd} suspect` : "–");
+  const next = second ? runnerUp(best, second, metric) : "no other backend";
+  return el("td", { class: "n" }, el("span", { class: "best" }, `${best.backend} ${text(metric, value(best, metric))}`),
+    el("small", {}, setting(best)), el("small", {}, odd ? `${next}; ${odd} suspect` : next));
+}
+
+/** Of an entry that several records measured the last one: not the best day of all, nor what a newer version lost. */
+const newest = (rows) => d3.groups(rows, (row) => [row.id, row.prompt, row.side].join("\n")).map(([, own]) => d3.greatest(own, (row) => row.created));
+
+/** The next one, by how much it is behind, and whether the two can be told apart at all. */
+function runnerUp(best, second, metric) {
+  const [[a, aLow, aHigh], [b, bLow, bHigh]] = [best.metrics[metric], second.metrics[metric]];
+  const alike = aLow !== null && bLow !== null && aLow <= bHigh && bLow <= aHigh;
+  return `${alike ? "about as fast:" : "then"} ${second.backend} ${text(metric, b)} (${signed(b / a - 1)})`;
 }

@@ -25,6 +25,7 @@ watchMarks();
 byId("theme").addEventListener("change", (event) => setState({ theme: event.target.value, page: state.page }));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
 addEventListener("hashchange", () => { readState(); show(); });
+byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("results").focus(); });
 listeners.push(show);
 show();
 document.documentElement.dataset.ready = "yes";

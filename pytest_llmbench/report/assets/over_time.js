@@ -4,7 +4,6 @@ const trendKey = (entry, machine, fingerprint, metric) => [entry, machine, finge
 const entryOf = (row) => (row.prompt ? `${row.id}-${row.prompt}` : row.id);
 const placeOf = (row, metric) => trendKey(entryOf(row), row.machine, sourceOf(row).fingerprint, metric);
 const TRENDS = new Map(DATA.trends.found.map((t) => [trendKey(t.name, t.machine, t.fingerprint, t.metric), t]));
-const signed = (share) => `${share > 0 ? "+" : "−"}${percent(Math.abs(share))}`;
 const moved = (metric, shift) => `${text(metric, shift.before)} → ${text(metric, shift.after)} (${signed(shift.move.share)})`;
 
 /** Each entry's figure over its records as shares of the first, with the places where its level changed. */

@@ -57,12 +57,12 @@ function parityRatios(rows) {
     const bad = gated && !passes(gated), source = sourceOf(row), bounds = gated?.interval ?? [low ?? x, high ?? x];
     const said = gated ? `gate ${gated.gate}: ${gated.outcome}` : "not gated";
     return { row: { ...row, status: bad ? "failed" : gated?.outcome === "inconclusive" ? "inconclusive" : "passed" }, x, low: bounds[0], high: bounds[1],
-      title: `${row.section}: ${name}`, model: row.model, point: row.point, gate: source.gate, goal: source.goal,
+      title: `${row.section}: ${name}`, gated: Boolean(gated), model: row.model, point: row.point, gate: source.gate, goal: source.goal,
       story: () => `${story({ ...row, status: "passed" }, metric)}\n${said}${bad ? `, ${percent(1 - x / gated.gate)} below it` : ""}` };
   }));
   const groups = [...d3.group(found, (d) => d.title)];
   for (const [, marks] of groups) tellApart(marks);
-  return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, name),
+  return { nodes: groups.map(([name, marks]) => el("figure", {}, el("h3", {}, marks.some((d) => d.gated) ? name : `${name} (not gated)`),
     el("p", { class: "soft" }, capped(marks.length, MOST_MARKS)), ratioPlot(name, marks.slice(0, MOST_MARKS)))), wide: true,
     note: "More than 1: better than the baseline. Dashed red: the gate; solid: the goal. The bar is the interval of the ratio." };
 }
@@ -80,8 +80,8 @@ function tellApart(marks) {
 const MOST_LINEAR = 3;
 
 /** Ratios far apart go on a log scale: else one of 18 would hide all that is near 1. */
-function ratioAxis(marks, limit) {
-  const reach = [...marks.flatMap((d) => [d.low, d.high, d.x]), limit.gate, limit.goal], [low, high] = d3.extent(reach.filter((x) => x > 0));
+function ratioAxis(marks, limits) {
+  const reach = [...marks.flatMap((d) => [d.low, d.high, d.x]), ...limits], [low, high] = d3.extent(reach.filter((x) => x > 0));
   const common = { label: null, grid: true, nice: true, tickFormat: (r) => String(+r.toPrecision(3)) };
   if (high / low <= MOST_LINEAR) return { ...common, ticks: 5 };
   return { ...common, type: "log", base: 2, ticks: 5, label: "log scale" };
@@ -91,11 +91,11 @@ function ratioPlot(name, marks) {
   const points = distinct(marks, (d) => d.point), models = distinct(marks, (d) => d.model), step = Math.min(9, 26 / points.length);
   const shade = new Map(points.map((p, i) => [p, `var(--c${i % 8})`]));
   const shapes = { domain: points, range: points.map((_, i) => SYMBOLS[i % 8]), legend: false };
-  const limit = marks[0];
+  const limit = marks[0], gated = marks.some((d) => d.gated);
   const svg = draw({ ariaLabel: `Ratio to the baseline, ${name}`, marginLeft: 250, marginTop: 6, height: 48 + Math.max(26, step * points.length + 8) * models.length,
-    x: ratioAxis(marks, limit), symbol: shapes,
+    x: ratioAxis(marks, gated ? [limit.gate, limit.goal] : [limit.goal]), symbol: shapes,
     y: { domain: models, label: null, tickFormat: (s) => s.length > 38 ? `${s.slice(0, 37)}…` : s },
-    marks: [Plot.ruleX([limit.gate], { stroke: "var(--bad)", strokeDasharray: "5,3" }), Plot.ruleX([limit.goal], { stroke: "var(--good)", strokeWidth: 1.5 }),
+    marks: [Plot.ruleX(gated ? [limit.gate] : [], { stroke: "var(--bad)", strokeDasharray: "5,3" }), Plot.ruleX([limit.goal], { stroke: "var(--good)", strokeWidth: 1.5 }),
       ...points.flatMap((p, i) => {
         const own = marks.filter((d) => d.point === p), dy = (i - (points.length - 1) / 2) * step;
         return [Plot.ruleY(own, { y: "model", x1: "low", x2: "high", dy, stroke: shade.get(p), strokeWidth: 1.5 }),

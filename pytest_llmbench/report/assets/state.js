@@ -14,12 +14,15 @@ function readState() {
   for (const name of Object.keys(state)) state[name] = given.get(name) ?? DEFAULTS[name] ?? "";
 }
 
-function setState(change) {
+/** `step`: whether the way back leads to what was shown before; not from each letter of a search. */
+function setState(change, { step = true } = {}) {
   if (!("page" in change)) change = { ...change, page: "1" };
   Object.assign(state, change);
   const said = Object.entries(state).filter(([name, x]) => x !== (DEFAULTS[name] ?? ""));
   const query = new URLSearchParams(said).toString();
-  history.replaceState(null, "", query ? `#${query}` : location.pathname + location.search);
+  const address = query ? `#${query}` : location.pathname + location.search;
+  if (step && query !== location.hash.slice(1)) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
   for (const listener of listeners) listener();
 }
 
@@ -35,7 +38,7 @@ function buildFilters() {
   form.addEventListener("submit", (event) => event.preventDefault());
   const search = el("input", { type: "search", id: "q", placeholder: "any word", autocomplete: "off" });
   let wait = 0;
-  search.addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(() => setState({ q: search.value }), 120); });
+  search.addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(() => setState({ q: search.value }, { step: false }), 120); });
   form.append(el("label", {}, "Search", search));
   for (const [name, words, get] of FILTERS) {
     const choices = distinct(DATA.rows, get);

@@ -19,7 +19,7 @@ function buildVerdict() {
   const box = byId("verdict");
   box.className = bad ? "bad" : odd ? "odd" : "good";
   box.append(el("h2", { id: "verdict-head" }, headline(counts, failed, bad, odd)));
-  box.append(el("div", { class: "chips" }, ...STATUSES.filter((s) => counts.get(s)).map((status) => el("button", {
+  box.append(el("div", { class: "chips" }, el("span", { class: "soft" }, `Of ${plural(rows.length, "result")}:`), ...STATUSES.filter((s) => counts.get(s)).map((status) => el("button", {
     type: "button", class: `badge ${status}`, "data-status": status, "aria-pressed": "false",
     on: { click: () => setState({ status: state.status === status ? "" : status }) },
   }, `${counts.get(status)} ${STATUS_WORDS[status] ?? status}`))));
@@ -29,8 +29,9 @@ function buildVerdict() {
   if (slower.length) box.append(el("p", { class: "held" }, `${plural(slower.length, "figure")} got worse over the records, by a change of level or a drift: see History`));
 }
 
+/** A result may have several gates. Those of a known issue are no news. */
 function failedGates(rows) {
-  return rows.flatMap((row) => row.verdicts.filter((v) => !passes(v)).map((v) => ({ row, v })))
+  return rows.filter((row) => row.outcome !== "xfailed").flatMap((row) => row.verdicts.filter((v) => !passes(v)).map((v) => ({ row, v })))
     .sort((a, b) => shortfall(b.v) - shortfall(a.v));
 }
 
@@ -38,7 +39,8 @@ const passes = (v) => v.outcome === "passed" || (v.outcome === "inconclusive" &&
 const shortfall = (v) => v.ratio !== null ? 1 - v.ratio / v.gate : v.rule === "at_most" ? v.value / v.gate - 1 : 1 - v.value / v.gate;
 
 function headline(counts, failed, bad, odd) {
-  if (failed.length) return `${plural(failed.length, "gate")} failed${failed.length > 1 ? ", the worst" : ""} by ${percent(shortfall(failed[0].v))}`;
+  if (failed.length === 1) return `1 gate failed by ${percent(shortfall(failed[0].v))}`;
+  if (failed.length) return `${plural(failed.length, "gate")} failed in ${plural(new Set(failed.map(({ row }) => row)).size, "result")}, the worst by ${percent(shortfall(failed[0].v))}`;
   if (bad) return `No gate failed, but ${plural(bad, "test")} failed or couldn't be measured`;
   const measured = counts.get("passed") + odd;
   if (!measured) return "Nothing was measured";

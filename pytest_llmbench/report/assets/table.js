@@ -51,7 +51,7 @@ function showTable(rows) {
 function tableRow(row) {
   const name = el("button", { type: "button", "aria-expanded": String(open.has(row.index)), "data-row": row.index, on: { click: () => toggle(row) } }, row.id);
   const why = row.odd[0] ?? (Object.keys(row.metrics).length ? "" : row.reason.trim().split("\n").at(-1));
-  const limit = row.worst ? `gate ${row.worst.gate}` : "";
+  const limit = row.worst ? `${row.worst.metric}, gate ${row.worst.gate}` : "";
   return el("tr", { class: "row" }, el("td", {}, badge(row.status, STATUS_WORDS[row.status] ?? row.status)),
     el("td", { class: "id" }, name, el("small", {}, why.length > 160 ? `${why.slice(0, 159)}…` : why)),
     el("td", {}, row.backend || "–", el("small", {}, row.version)), el("td", {}, setting(row) || "–"), el("td", {}, row.where || "–"),
