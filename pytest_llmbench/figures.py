@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -153,7 +154,7 @@ def run_source(path: Path, run: Run) -> Source:
 def parity_source(path: Path, record: ParityRecord) -> Source:
     """Of a parity record; one of another program has no fingerprint."""
     fingerprint = str(record.environment.get("fingerprint", ""))
-    created = record.created.isoformat(timespec="milliseconds")
+    created = record.created.astimezone(UTC).isoformat(timespec="milliseconds")
     return Source(path=path, created=created, fingerprint=fingerprint, environment=record.environment)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,6 +27,9 @@ NUMBERS: Final = (
 )  # fmt: skip
 OPTIONAL: Final = ("model", "peak_cpu_pct", "tool_call_valid", "quality_pass")
 MEBIBYTE: Final = 2**20
+MOST: Final = 1e12
+"""Beyond any figure of it, in whatever unit: a cell that holds more is damaged."""
+OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NAME_TIME: Final = re.compile(r"(\d{8})_(\d{6})")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 Row = Mapping[str, Any]
@@ -56,16 +58,28 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             reader = csv.DictReader(file, strict=True)
             _check_columns(path, reader.fieldnames or ())
             return [_row(path, reader.line_num, row) for row in reader]
-    except (OSError, ValueError, csv.Error) as error:
-        raise RecordError(f"{path}: can't be read as CSV: {error}") from error
+    except OSError as error:
+        raise RecordError(f"{path}: can't be read ({error.strerror}); check the path") from error
+    except (ValueError, csv.Error) as error:
+        raise RecordError(f"{path}: can't be read as CSV in UTF-8: {error}") from error
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if len(names) <= 1:
+        raise RecordError(
+            f"{path}:1: {_one_column(''.join(names))}; is it one of the predecessor's files (bench_….csv)?"
+        )
     missing = [name for name in (*TEXT, *NUMBERS) if name not in names]
     unknown = [str(name) for name in names if name not in (*TEXT, *NUMBERS, *OPTIONAL)]
     if missing or unknown or len(set(names)) != len(names):
         what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown) or 'a column twice'}"
         raise RecordError(f"{path}:1: {what}; is it one of the predecessor's files (bench_….csv)?")
+
+
+def _one_column(head: str) -> str:
+    """What a first line without a comma says."""
+    between = next((words for mark, words in OTHER_DELIMITERS.items() if mark in head), "")
+    return f"its cells stand between {between}, not commas: save it as CSV with commas" if between else "lacks columns"
 
 
 def _row(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str, Any]:
@@ -86,8 +100,8 @@ def _number(path: Path, line: int, name: str, text: str) -> float | None:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (math.isfinite(value) and value >= 0):
-        raise RecordError(f"{path}:{line}: {name} is {text!r}, not a number of 0 or more")
+    if not 0 <= value <= MOST:
+        raise RecordError(f"{path}:{line}: {name} is {text!r:.40}, not a number of 0 or more, and below {MOST:g}")
     return value
 
 

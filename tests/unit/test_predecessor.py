@@ -82,7 +82,11 @@ ROW = ",".join(["a", "A", "mlx-lm", "MLX", "4bit", "default", "short", "1", *["1
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "lacks test_id"),
+        ("", "lacks columns"),
+        (f"{HEAD}\n{ROW}\n".replace(",", ";"), ":1: its cells stand between semicolons, not commas"),
+        (f"{HEAD}\n{ROW}\n".replace(",", "\t"), ":1: its cells stand between tabs"),
+        (f"{HEAD}\n{ROW[:-1]}1e300\n", ":2: peak_mem_mb is '1e300', not a number of 0 or more, and below 1e+12"),
+        (f'{HEAD}\n{ROW[:-1]}"1,234.5"\n', ":2: peak_mem_mb is '1,234.5'"),
         ("a,b\n1,2\n", "lacks test_id"),
         (f"{HEAD},more\n{ROW},1\n", "has more"),
         (f"{HEAD}\n", "no rows"),
@@ -102,6 +106,14 @@ def test_what_is_no_such_file_is_refused_with_its_line(
     assert command("import", path, "--out", tmp_path / "run.json") == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_ends_of_lines_and_a_byte_order_mark_dont_matter(tmp_path: Path, encoding: str, end: str) -> None:
+    path = tmp_path / "bench.csv"
+    path.write_bytes(f"{HEAD}{end}{ROW}{end}".encode(encoding))
+    assert [row["test_id"] for row in read_rows(path)] == ["a"]
 
 
 @given(st.binary(max_size=200))

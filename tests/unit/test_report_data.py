@@ -61,3 +61,9 @@ def test_the_command_writes_the_page_and_says_what_is_in_it(tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith(f"{page}: html of 1 records")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_times_of_a_record_made_elsewhere_are_utc(tmp_path: Path) -> None:
+    record = json.loads(RECORD.read_text(encoding="utf-8")) | {"created": "2026-10-31T23:30:00-05:00"}
+    (tmp_path / "parity.json").write_text(json.dumps(record), encoding="utf-8")
+    assert load([tmp_path / "parity.json"]).sources[0].created == "2026-11-01T04:30:00.000+00:00"
