@@ -23,6 +23,7 @@ RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip insta
 SCRIPTS = {
     "ci/check_servers": "tests/servers/test_check_servers.py",
     "ci/compare_rates": "tests/unit/test_compare_rates.py",
+    "ci/compare_repeats": "tests/unit/test_compare_repeats.py",
     "ci/docs": "tests/ci/test_docs_site.py",
     "ci/graph_cost": "tests/engine/test_graph_cost.py",
     "ci/parity_gate": "tests/ci/gate_kit.py",
