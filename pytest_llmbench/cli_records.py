@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pytest_llmbench import units
 from pytest_llmbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from pytest_llmbench.figures import Subject
     from pytest_llmbench.history import Series
 
 OK, FAULT = 0, 1
@@ -72,6 +74,8 @@ def _history(arguments: argparse.Namespace, say: Say) -> int:
 
     if arguments.last is not None and arguments.last < 1:
         raise UsageError(f"--last {arguments.last}: give 1 or more")
+    if not 0 <= arguments.fail < math.inf:  # with nan nothing would ever be a fault
+        raise UsageError(f"--fail {arguments.fail:g}: give a percentage of 0 or more")
     loaded, skipped = read_history(arguments.folder)
     subjects = [subject for subject in loaded.subjects if arguments.entry in subject.name]
     series = all_series(subjects, _metrics(arguments.metrics), last=arguments.last)
@@ -83,10 +87,20 @@ def _history(arguments: argparse.Namespace, say: Say) -> int:
         if arguments.all or one.shifts or one.drift is not None:
             for line in series_lines(one, worse=one in worse):
                 say(line)
-    for line in skipped:
-        say(f"not read: {line}")
+    for line in [*_ended_lines(series, subjects), *(f"not read: {line}" for line in skipped)]:
+        say(line)
     say(f"{len(series)} series, {len(enough)} of them with {FEWEST} records or more, {len(worse)} got worse")
     return FAULT if worse else OK
+
+
+def _ended_lines(series: Iterable[Series], subjects: Sequence[Subject]) -> list[str]:
+    from pytest_llmbench.history import ended
+
+    return [
+        f"not measured any more: {one.name} {one.metric}, the last time {one.points[-1].source.created[:19]}; "
+        f"{last.source.created[:19]}: {last.outcome} {last.reason.partition(chr(10))[0]}".rstrip()
+        for one, last in ended(series, subjects)
+    ]
 
 
 def _metrics(text: str) -> tuple[str, ...]:

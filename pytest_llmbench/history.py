@@ -124,20 +124,38 @@ def all_series(subjects: Iterable[Subject], metrics: Sequence[str], *, last: int
     A result that stands in two files (a record and what it was merged into) counts once. Unavailable where there are
     enough points and the extra [report] isn't installed.
     """
-    found: dict[tuple[str, str, str], dict[str, Point]] = {}
+    found: dict[tuple[str, str, str], dict[tuple[str, float], Point]] = {}
     for subject in subjects:
         for metric in metrics:
             values = subject.metrics.get(metric)
             if values is not None and values.value > 0:
                 key = (subject.name, metric, _machine(subject.source))
-                found.setdefault(key, {})[subject.source.created] = Point(subject=subject, value=values.value)
+                point = Point(subject=subject, value=values.value)
+                found.setdefault(key, {})[subject.source.created, values.value] = point
     return [
         analyze(Series(name=name, metric=metric, machine=machine, points=_ordered(points)[-(last or len(points)) :]))
         for (name, metric, machine), points in sorted(found.items())
     ]
 
 
-def _ordered(points: Mapping[str, Point]) -> tuple[Point, ...]:
+def ended(series: Iterable[Series], subjects: Iterable[Subject]) -> list[tuple[Series, Subject]]:
+    """Series that stop, with the last result of their entry, which lacks the figure: they never show a change.
+
+    What was skipped counts for nothing.
+    """
+    last: dict[tuple[str, str], Subject] = {}
+    for subject in sorted(subjects, key=lambda subject: subject.source.created):
+        if subject.outcome != "skipped":
+            last[subject.name, _machine(subject.source)] = subject
+    found = ((one, last.get((one.name, one.machine))) for one in series)
+    return [(one, end) for one, end in found if end is not None and _is_after(one, end)]
+
+
+def _is_after(series: Series, end: Subject) -> bool:
+    return series.metric not in end.metrics and end.source.created > series.points[-1].source.created
+
+
+def _ordered(points: Mapping[tuple[str, float], Point]) -> tuple[Point, ...]:
     return tuple(points[at] for at in sorted(points))
 
 

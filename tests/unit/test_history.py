@@ -17,7 +17,7 @@ from record_kit import command, require_report_extra, result, run, save
 
 from pytest_llmbench.cli_records import BARS, sparkline
 from pytest_llmbench.figures import Subject
-from pytest_llmbench.history import drift, read_history, shifts
+from pytest_llmbench.history import all_series, drift, read_history, shifts
 from pytest_llmbench.report.trends import trends
 
 require_report_extra()
@@ -155,3 +155,31 @@ def test_a_record_and_what_it_was_merged_into_count_once(tmp_path: Path, capsys:
 )
 def test_a_sparkline_runs_from_the_least_to_the_greatest(values: list[float], bars: str) -> None:
     assert sparkline(values) == bars
+
+
+def test_a_figure_that_stops_being_measured_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_report_extra()
+    folder = records(tmp_path / "records", [50.0] * 9)
+    save(folder / "late.json", run(result("a", None), created="2026-02-01T00:00:00.000+00:00"))
+    skipped = result("a", None, outcome="skipped", reason="not here")
+    save(folder / "later.json", run(skipped, created="2026-02-02T00:00:00.000+00:00"))
+    assert command("history", folder) == 0
+    assert (
+        "not measured any more: a-short decode_tok_s, the last time 2026-01-09T00:00:00; "
+        "2026-02-01T00:00:00: error the server exited with 3\n"
+    ) in capsys.readouterr().out
+
+
+def test_two_runs_of_one_moment_are_two_points(tmp_path: Path) -> None:
+    for value in (50.0, 51.0):
+        save(tmp_path / f"{value}.json", run(result("a", {"decode_tok_s": [value]})))
+    (found,) = all_series(subjects(tmp_path), ["decode_tok_s"])
+    assert sorted(point.value for point in found.points) == [50.0, 51.0]
+
+
+@pytest.mark.parametrize("share", ["nan", "-1", "inf"])
+def test_a_limit_that_no_figure_could_break_is_wrong_use(
+    tmp_path: Path, share: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("history", records(tmp_path / "records", [50.0]), "--fail", share) == 2
+    assert "give a percentage of 0 or more" in capsys.readouterr().err
