@@ -17,11 +17,11 @@ function showContest(rows, metric, where, most) {
   const groups = d3.flatGroup(fit, (row) => row.model || row.modelId, (row) => row.machine);
   const place = byId(where);
   if (!groups.length) return place.replaceChildren(el("p", { class: "soft", style: "padding: 10px 16px" }, `No ${label(metric)} at a known context length among the chosen rows.`));
-  const head = ["Model", "Machine", ...columns.map((n) => `≤ ${tokens(n)} tokens`)];
-  const body = groups.slice(0, MOST_MODELS).map(([model, machine, own]) => el("tr", {}, el("td", {}, model), el("td", {}, machine),
+  const several = MACHINES.length > 1, head = ["Model", ...(several ? ["Machine"] : []), ...columns.map((n) => `≤ ${tokens(n)} tokens`)];
+  const body = groups.slice(0, MOST_MODELS).map(([model, machine, own]) => el("tr", {}, el("td", { class: "model" }, model), several ? el("td", {}, machine) : null,
     ...columns.map((n) => leaderCell(own.filter((row) => column(row.context) === n), metric, most))));
   const more = groups.length > MOST_MODELS ? el("caption", {}, `${MOST_MODELS} of ${groups.length}: choose a model`) : null;
-  place.replaceChildren(el("table", {}, more, el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i > 1 ? "n" : null }, h)))),
+  place.replaceChildren(el("table", {}, more, el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i > several ? "n" : null }, h)))),
     el("tbody", {}, ...body)));
 }
 
@@ -42,5 +42,5 @@ const newest = (rows) => d3.groups(rows, (row) => [row.id, row.prompt, row.side]
 function runnerUp(best, second, metric) {
   const [[a, aLow, aHigh], [b, bLow, bHigh]] = [best.metrics[metric], second.metrics[metric]];
   const alike = aLow !== null && bLow !== null && aLow <= bHigh && bLow <= aHigh;
-  return `${alike ? "about as fast:" : "then"} ${second.backend} ${text(metric, b)} (${signed(b / a - 1)})`;
+  return `${alike ? "not clearly behind:" : "then"} ${second.backend} ${text(metric, b)} (${b < 2 * a ? signed(b / a - 1) : `×${number(b / a)}`})`;
 }
