@@ -134,7 +134,6 @@ class Run:
                 sources=_sources(data.get("sources", {})),
             )
             _check_origins(run)
-            return run
         except RecordError as error:
             raise RecordError(f"{path}: {error}; restore the file, or run again") from error
         check_run(JsonNode(value=data, file=path))

@@ -48,13 +48,15 @@ def _check_result(result: JsonNode) -> None:
 
 def _check_verdict(verdict: JsonNode) -> None:
     for name in _VERDICT_TEXTS:
-        _text_or_null(verdict[name])
+        _text(verdict[name])
     for name in _VERDICT_NUMBERS:
         verdict[name].finite()
     for name in _VERDICT_UNKNOWN:
         if not (node := verdict[name]).is_null:
             for number in node.array() if name == "interval" else [node]:
                 number.finite()
+    if verdict["outcome"].value == "inconclusive" and verdict["ratio"].is_null:
+        verdict["ratio"].fail("is null, but it is what decides an inconclusive verdict")
 
 
 def _check_measurement(measurement: JsonNode) -> None:
@@ -63,14 +65,25 @@ def _check_measurement(measurement: JsonNode) -> None:
     for sample in measurement["samples"].array():
         _text_or_null(sample["invalid"])
         _check_metrics(sample["metrics"])
-    for found in rounds.array() if (rounds := measurement.get("rounds")) is not None else ():
-        found["valid"].flag()
-        _check_metrics(found["metrics"])
+    if (level := measurement.get("level")) is not None and not level.is_null:
+        _check_rounds(measurement, level.whole())
     for odd in measurement["suspicions"].array():
-        _text_or_null(odd)
+        _text(odd)
     for name in _CONDITIONS:
         if (when := measurement["conditions"].get(name)) is not None:
             when.mapping()
+
+
+def _check_rounds(measurement: JsonNode, level: int) -> None:
+    """Of several requests at once: `level` samples for each round, with the same figures."""
+    rounds, samples = measurement["rounds"].array(), measurement["samples"].array()
+    for found in rounds:
+        found["valid"].flag()
+        _check_metrics(found["metrics"])
+    if len(samples) != level * len(rounds):
+        measurement["samples"].fail(f"has {len(samples)} of {level} requests in each of {len(rounds)} rounds")
+    if len({frozenset(sample["metrics"].mapping()) for sample in samples}) > 1:
+        measurement["samples"].fail("haven't all the same metrics")
 
 
 def _check_metrics(metrics: JsonNode) -> None:
@@ -80,6 +93,11 @@ def _check_metrics(metrics: JsonNode) -> None:
 
 
 def _text_or_null(node: JsonNode | None) -> None:
+    if node is not None and not node.is_null:
+        _text(node)
+
+
+def _text(node: JsonNode) -> None:
     """A text, empty ones and halves of surrogate pairs included: a model may have written it."""
-    if node is not None and not (node.is_null or isinstance(node.value, str)):
+    if not isinstance(node.value, str):
         node.wrong_type("a string")

@@ -70,7 +70,8 @@ def _artifacts(client: httpx.Client, url: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_of(artifact: Mapping[str, Any], branch: str) -> bool:
-    run = artifact["workflow_run"]
+    if (run := artifact["workflow_run"]) is None:  # a run that was deleted
+        return False
     # A fork's branch may have the same name.
     own = run["head_branch"] == branch and run["head_repository_id"] == run["repository_id"]
     return own and not artifact["expired"] and str(artifact["name"]).startswith(ARTIFACT)

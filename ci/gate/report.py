@@ -98,7 +98,11 @@ def _outputs(verdict: Verdict) -> str:
 
 
 def append_to(path: str | None, text: str) -> None:
-    """Add to one of the files that GitHub names; nothing without a name."""
-    if path:
+    """Add to one of the files that GitHub names; nothing without a name. Where that fails the verdict stays."""
+    if not path:
+        return
+    try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
+    except OSError as error:
+        sys.stderr.write(f"{path}: can't be written ({error.strerror})\n")

@@ -44,6 +44,13 @@ def outputs(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+def test_a_summary_that_cant_be_written_is_said_and_changes_no_verdict(repository: Repository, tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "summary"
+    done = repository.gate("--judge", str(tmp_path), GITHUB_STEP_SUMMARY=str(missing))
+    assert done.returncode == 3
+    assert done.stderr == f"{missing}: can't be written (No such file or directory)\n"
+
+
 def test_results_below_the_gate_are_red_with_all_that_ci_shows(
     repository: Repository, replayed: Path, tmp_path: Path
 ) -> None:

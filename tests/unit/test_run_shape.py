@@ -89,6 +89,10 @@ MEASURED = ("results", 0, "measurement")
         ((*MEASURED, "target"), None, "results[0].measurement.target: expected an object, found null"),
         ((*MEASURED, "metrics", "ttft_s"), "1", 'measurement.metrics.ttft_s: expected a number, found "1"'),
         ((*MEASURED, "samples", 0, "invalid"), GONE, "measurement.samples[0]: missing key 'invalid'"),
+        ((*MEASURED, "level"), 3, "measurement.samples: has 2 of 3 requests in each of 0 rounds"),
+        (("results", 0, "verdicts", 0, "ratio"), None, "results[0].verdicts[0].ratio: is null, but it is what decides"),
+        (("results", 0, "verdicts", 0, "metric"), None, "verdicts[0].metric: expected a string, found null"),
+        ((*MEASURED, "level"), "3", 'measurement.level: expected a whole number, found "3"'),
         ((*MEASURED, "conditions"), "x", 'measurement.conditions: expected an object, found "x"'),
     ],
 )
