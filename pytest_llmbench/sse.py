@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmbench.errors import RequestError
+
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_NEWLINE = re.compile(rb"\n")
+
+LONGEST_LINE = 64 * 1024**2
+"""Bytes. No server writes longer ones, unless it has lost its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,42 +29,69 @@ class Event:
     name: str = "message"
 
 
+class _Lines:
+    """Cuts a stream into lines. A long one is joined once, when it ends."""
+
+    def __init__(self, end: re.Pattern[bytes]) -> None:
+        self._end = end
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that `piece` completes. RequestError for one that is longer than LONGEST_LINE."""
+        first, *more = self._end.split(piece)
+        self._keep(first)
+        if not more:
+            return []
+        lines = [self.rest(), *more[:-1]]
+        self._keep(more[-1])
+        return lines
+
+    def rest(self) -> bytes:
+        """What no line end has ended."""
+        rest = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return rest
+
+    def _keep(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > LONGEST_LINE:
+            raise RequestError(f"the stream holds a line of more than {LONGEST_LINE} bytes", status=200)
+
+
 class EventDecoder:
     """Feed it bytes as they arrive, in pieces of any size; comments and unknown fields are passed over."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._lines = _Lines(_LINE_END)
+        self._held = b""
         self._data: list[str] = []
         self._name = ""
         self._at_start = True
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Yield each event that `piece` completes."""
-        self._buffer += piece
-        if self._at_start and not self._strip_bom():
-            return
-        for line in self._complete_lines():
+        piece = self._held + piece
+        self._held = b""
+        if self._at_start:
+            if len(piece) < len(_BOM) and _BOM.startswith(piece):
+                self._held = piece
+                return
+            piece = piece.removeprefix(_BOM)
+            self._at_start = False
+        # A CR at the very end may be half of a CR LF: it waits for the next piece.
+        if piece.endswith(b"\r"):
+            piece, self._held = piece[:-1], b"\r"
+        for line in self._lines.feed(piece):
             yield from self._take(line)
 
     def end(self) -> Iterator[Event]:
         """Yield what the stream left unfinished: some servers close without the last blank line."""
-        last, self._buffer = self._buffer.rstrip(b"\r"), b""
+        last = self._lines.rest() + self._held.rstrip(b"\r")
+        self._held = b""
         yield from self._take(last)
         yield from self._take(b"")
-
-    def _strip_bom(self) -> bool:
-        if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
-            return False
-        self._buffer = self._buffer.removeprefix(_BOM)
-        self._at_start = False
-        return True
-
-    def _complete_lines(self) -> list[bytes]:
-        # A CR at the very end may be half of a CR LF: it waits for the next piece.
-        held = b"\r" if self._buffer.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(self._buffer.removesuffix(held))
-        self._buffer = rest + held
-        return lines
 
     def _take(self, line: bytes) -> Iterator[Event]:
         if not line:
@@ -78,20 +111,18 @@ class LineDecoder:
     """As `EventDecoder`, for newline-delimited JSON: each line that isn't empty is an event."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._lines = _Lines(_NEWLINE)
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Yield each line that `piece` completes."""
-        *lines, self._buffer = (self._buffer + piece).split(b"\n")
-        yield from _lines(lines)
+        yield from _events(self._lines.feed(piece))
 
     def end(self) -> Iterator[Event]:
         """Yield a last line that no newline ended."""
-        last, self._buffer = self._buffer, b""
-        yield from _lines([last])
+        yield from _events([self._lines.rest()])
 
 
-def _lines(lines: list[bytes]) -> Iterator[Event]:
+def _events(lines: list[bytes]) -> Iterator[Event]:
     return (Event(data=line.decode("utf-8", errors="replace")) for line in lines if line.strip())
 
 

@@ -9,6 +9,7 @@ import http.client
 import json
 import re
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import psutil
 
 PATIENCE_S = 2.0
+MOST_BYTES = 16 * 1024**2
+CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,18 @@ def get(url: str, path: str, *, api_key: str | None = None) -> Answer | None:
         try:
             connection.request("GET", parts.path + path, headers=headers)
             response = connection.getresponse()
-            body = response.read()
+            body = _read(response)
         except (OSError, UnicodeError, http.client.HTTPException):  # UnicodeError: no host can be called so
             return None
     return Answer(status=response.status, json=_parsed(body))
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The body, as far as it comes in a short time: some never end."""
+    data, deadline = bytearray(), time.monotonic() + PATIENCE_S
+    while len(data) < MOST_BYTES and time.monotonic() < deadline and (piece := response.read1(CHUNK_BYTES)):
+        data += piece
+    return bytes(data)
 
 
 def _parsed(body: bytes) -> Any:

@@ -264,7 +264,7 @@ class RunningTarget(HttpTarget):
     def _answer(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = (), **how: Any) -> Reply:
         body = dict(self._backend.body(self._session, self._loaded, prompt, **how))
         body |= {"tools": list(tools)} if tools else {}
-        reply = self._session.client.stream(body)
+        reply = self._session.client.stream(body, max_tokens=how["max_tokens"])
         self._backend.check_answer(reply, self._loaded)
         return reply
 

@@ -185,7 +185,7 @@ class ServerTarget(HttpTarget):
         """
         first = FirstAnswer(self._process, port, ask=self._ask, loading_statuses=self._backend.loading_statuses)
         answered_ns = first.wait(timeout_s=timeout_s, report=report)
-        reply = self._watched.stream(self._one_token, timeout_s=timeout_s)
+        reply = self._watched.stream(self._one_token, max_tokens=1, timeout_s=timeout_s)
         load_s = load_seconds(self._process.spawned_ns, answered_ns, reply)
         self.info = replace(self.info, load_s=load_s, fingerprint=reply.fingerprint)
 
@@ -226,7 +226,7 @@ class ServerTarget(HttpTarget):
         body = answers.chat_body(
             self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields={**fields, **more}
         )
-        reply = self._watched.stream(body)
+        reply = self._watched.stream(body, max_tokens=max_tokens)
         answers.check_model(reply, self._launch.model_name)
         return reply
 
@@ -237,7 +237,7 @@ class ServerTarget(HttpTarget):
     def _ask(self, timeout_s: float) -> Reply:
         if not self._backend.is_loaded(self._client):
             raise RequestError("the server says that it has no model yet", status=503)
-        reply = self._client.stream(self._one_token, timeout_s=timeout_s)
+        reply = self._client.stream(self._one_token, max_tokens=1, timeout_s=timeout_s)
         answers.check_model(reply, self._launch.model_name)
         return reply
 

@@ -31,10 +31,12 @@ class WatchedClient:
         with self._explained():
             return self._client.json(method, path, body, timeout_s=timeout_s)
 
-    def stream(self, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Reply:
+    def stream(
+        self, body: Mapping[str, Any], *, max_tokens: int | None = None, timeout_s: float | None = None
+    ) -> Reply:
         """One streamed answer (see `ChatClient.stream`)."""
         with self._explained():
-            return self._client.stream(body, timeout_s=timeout_s)
+            return self._client.stream(body, max_tokens=max_tokens, timeout_s=timeout_s)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -61,9 +63,11 @@ class OpenClient:
         with self._hidden():
             return self._client.json(method, path, body, timeout_s=timeout_s)
 
-    def stream(self, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Reply:
+    def stream(
+        self, body: Mapping[str, Any], *, max_tokens: int | None = None, timeout_s: float | None = None
+    ) -> Reply:
         with self._hidden():
-            return self._client.stream(body, timeout_s=timeout_s)
+            return self._client.stream(body, max_tokens=max_tokens, timeout_s=timeout_s)
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:

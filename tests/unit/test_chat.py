@@ -167,7 +167,37 @@ def test_figures_that_are_no_numbers_count_as_not_measured() -> None:
         b'data: {"choices": [], "timings": {"prompt_ms": NaN, "a": Infinity, "b": -Infinity, "c": 1e999, "d": 0.0}}'
     )
     reply = reply_to(text_event("a"), FINISH, timings + b"\n\n")
-    assert reply.timings == {"prompt_ms": None, "a": None, "b": None, "c": None, "d": 0.0}
+    assert reply.timings == {"d": 0.0}
+
+
+@pytest.mark.parametrize("value", ['"lots"', "-4", "4.5", "1" + "0" * 400, "true", "[7]"])
+@pytest.mark.parametrize("place", ["%s", '{"cached_tokens": %s}'])
+def test_a_count_that_counts_nothing_is_an_error(value: str, place: str) -> None:
+    name = "completion_tokens" if place == "%s" else "prompt_tokens_details"
+    usage = f'data: {{"choices": [], "usage": {{"{name}": {place % value}}}}}\n\n'
+    assert "_tokens that " in str(error_from(EVENT_STREAM, text_event("a"), usage.encode(), FINISH))
+
+
+@pytest.mark.parametrize("value", ['"quick"', "-1", "1e300", "1e-300", "1" + "0" * 400, "[7]"])
+def test_what_is_no_figure_among_a_servers_own_ones_is_passed_over(value: str) -> None:
+    timings = f'data: {{"choices": [], "timings": {{"prompt_ms": {value}, "predicted_n": 7}}}}\n\n'
+    assert reply_to(text_event("a"), FINISH, timings.encode()).timings == {"predicted_n": 7}
+
+
+def test_an_answer_that_never_ends_is_an_error_and_not_waited_for() -> None:
+    with stream_server(EVENT_STREAM, *(text_event("a"),) * 3000) as server, ChatClient(server.url) as client:
+        with pytest.raises(RequestError, match=r"asked for 16 tokens at most, .* after 1089 pieces") as caught:
+            client.stream({}, max_tokens=16)
+        assert caught.value.status == 200
+
+
+@pytest.mark.parametrize("method", ["json", "stream"])
+def test_an_error_page_that_never_ends_is_cut(method: str) -> None:
+    page = (b"HTTP/1.0 500 Oops\r\n\r\n" + b"x" * 70_000, *(0.05, b"x") * 40)
+    with stream_server(*page) as server, ChatClient(server.url, timeout_s=0.3) as client:
+        ask_it = {"json": lambda: client.json("GET", "/", timeout_s=0.3), "stream": lambda: client.stream({})}[method]
+        with pytest.raises(RequestError, match="HTTP 500: xxx"):
+            ask_it()
 
 
 def test_an_event_larger_than_a_read_comes_whole() -> None:

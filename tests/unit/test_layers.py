@@ -23,8 +23,8 @@ LAYERS = (
     concurrency columns
     markdown sse tokenizer
     models requirements secrets environment environment_macos suspect progress checkpoints/*""",
-    """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_tools sandbox
-    sandbox_child backends/* sides/*""",
+    """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_reply chat_tools
+    sandbox sandbox_child backends/* sides/*""",
     """measure verdict parity parity_points parity_record parity_summary
     parity_plan parity_plan_file parity_planned parity_checkpoint parity_prompts parity_pair parity_readings
     parity_rounds parity_tokens parity_live quality tools""",

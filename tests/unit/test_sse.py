@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.errors import RequestError
 from pytest_llmbench.sse import Event, EventDecoder, LineDecoder
 
 STREAMS = Path(__file__).resolve().parents[1] / "data" / "streams"
@@ -134,3 +135,11 @@ def test_a_json_line_is_there_as_soon_as_its_end_is() -> None:
     assert list(decoder.feed(b'{"a": 1}')) == []
     assert list(decoder.feed(b'\n{"b"')) == [Event(data='{"a": 1}')]
     assert list(decoder.end()) == [Event(data='{"b"')]
+
+
+@pytest.mark.parametrize("decoder", [EventDecoder, LineDecoder])
+def test_a_line_that_never_ends_is_given_up(decoder: type[EventDecoder | LineDecoder]) -> None:
+    feed, piece = decoder().feed, b"x" * 2**20
+    assert [list(feed(piece)) for _ in range(64)] == [[]] * 64
+    with pytest.raises(RequestError, match="a line of more than 67108864 bytes"):
+        list(feed(b"x"))
