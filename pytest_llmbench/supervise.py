@@ -13,7 +13,8 @@ Run by path (`python -I -S supervise.py`), standard library only, in a session o
 Three processes share the work. The *supervisor* starts the server as the leader of its own process group, waits
 for it, and stops it. The *guard* is a fork of the supervisor that sits in the server's group: while it's there
 the group's number can't be given to anybody else, so a signal to the group can only reach what we started, and
-should the supervisor be killed with SIGKILL the guard sees its pipe end and stops the group instead.
+should the supervisor be killed with SIGKILL the guard sees its pipe end and stops the group instead. What leaves the
+group, as a daemon does, is found by the supervisor on Linux, where it adopts orphans.
 """
 
 from __future__ import annotations
@@ -222,6 +223,26 @@ def _stop(group: Group, wake: int, grace_s: float) -> None:
     deadline = time.monotonic() + KILL_WAIT_S
     while not group.gone() and time.monotonic() < deadline:
         _pause(wake, POLL_S)
+    while (left := _adopted()) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _pause(wake, POLL_S)
+        group.reap()
+
+
+def _adopted() -> list[int]:
+    """On Linux: what has left the server's group and, now that its parent is gone, is a child of ours.
+
+    A child keeps its number until it is reaped, which nobody but us does.
+    """
+    found = []
+    for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib isn't loaded here
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            # "pid (name) state parent …", and the name may hold anything.
+            if name.isdecimal() and int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
+    return found
 
 
 def _pause(wake: int, longest_s: float) -> None:

@@ -174,6 +174,16 @@ def test_members_that_outlive_the_leader_are_killed(driver: Driver) -> None:
     assert not is_running(int(driver.log.read_text()))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes adopt orphans")
+@pytest.mark.parametrize("then", ["sys.exit(5)", "time.sleep(300)"])
+def test_a_daemon_that_left_the_servers_group_is_stopped_with_it(driver: Driver, then: str) -> None:
+    driver.start(PARENT_OF.replace("time.sleep(300)", then), f"import os; os.setsid(); {IGNORE_TERM}")
+    daemon = int(wait_text(driver.log))
+    driver.child.stdin.close()  # type: ignore[union-attr]
+    driver.child.wait(30)
+    assert not is_running(daemon)
+
+
 @pytest.mark.parametrize("program", [SLEEP, IGNORE_TERM])
 def test_the_server_does_not_outlive_a_supervisor_that_was_killed(driver: Driver, program: str) -> None:
     started = driver.start(PARENT_OF, program.replace("import time;", "import time; print(flush=True);"), grace_s=0.3)
