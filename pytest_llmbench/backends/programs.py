@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ ANSWER_S = 10.0
 def find_program(name: str, given: str | None, *, fix: str) -> str:
     """`given` if it is a program, else `name` beside this Python or on PATH; Unavailable with `fix`."""
     if given is not None:
-        path = shutil.which(str(Path(given).expanduser()))
+        # A Path would lose the "./" without which PATH is searched, where another program of that name may be.
+        path = shutil.which(os.path.expanduser(given))  # noqa: PTH111
         if path is None:
             raise Unavailable(
                 f"server_binary {given} is no program", fix=f"build it, or correct server_binary {given!r}"
