@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 from running_kit import Running
-from server_kit import Fake, Flavour, entry, open_target, settings
+from server_kit import Fake, Flavour, entry, flavours, open_target, settings
 
 from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.backends.base import ServesMany, Target
@@ -69,6 +69,40 @@ def test_a_server_answers_several_together_or_lets_them_wait_as_its_backend_says
         assert f"{LEVEL} requests were answered one after the other" in " ".join(found.suspicions)
     else:
         require_together(found)
+
+
+@pytest.mark.parametrize("slots", [LEVEL, 1])
+def test_a_server_of_somebody_elses_gets_them_at_once_and_is_found_out_if_they_wait(
+    tiny_checkpoints: Path, tmp_path: Path, slots: int
+) -> None:
+    flavour = flavours()[1]
+    if flavour.missing:
+        pytest.skip(flavour.missing)
+    wanted = entry(flavour, tiny_checkpoints / "tiny-random")
+    with open_target(wanted, tmp_path, max_tokens=TOKENS, concurrency=(slots,)) as served:
+        there = replace(
+            wanted,
+            id="there",
+            backend="openai",
+            server_url=served.info.base_url,
+            fixed_length=True,
+            server_binary=None,
+            extra_args=(),
+        )
+        check(Flavour(name="x", backend="openai", suffix=""))
+        with open_target(there, tmp_path, concurrency=(LEVEL,)) as target:
+            found = measure(target, LEVEL)
+    assert {(s.invalid, s.completion_tokens) for s in found.samples} == {(None, TOKENS)}
+    # How its answers lie beside each other is told by the clock alone: it has no tokenizer and no backend that knows.
+    at_once = {r.streams_at_once for r in found.rounds}
+    assert at_once == {1} if slots == 1 else 1 not in at_once
+    assert [odd for odd in found.suspicions if "one after the other" in odd] == found_waiting(slots)
+    assert found.memory is not None
+    assert found.memory.peak_bytes
+
+
+def found_waiting(slots: int) -> list[str]:
+    return [f"{LEVEL} requests were answered one after the other: this server lets them wait"] * (slots == 1)
 
 
 @pytest.mark.skipif(find_spec("mlx") is None, reason="pip install 'pytest-llmbench[mlx]'")
