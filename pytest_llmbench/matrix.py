@@ -54,6 +54,9 @@ GATED_METRICS: tuple[str, ...] = (*METRICS, *CONCURRENCY_METRICS)
 
 CONCURRENCY_PREFIX = "concurrency-"
 
+MOST_STREAMS = 1024
+"""Requests at once, each with a thread and a connection of its own."""
+
 REQUIREMENTS: tuple[str, ...] = ("platform", "memory_gb", "binary", "package", "env", "file")
 """Kinds of `requires`, each written `kind:value`."""
 

@@ -13,6 +13,7 @@ from pytest_llmbench.matrix import (
     BUILTIN_PROMPTS,
     CONCURRENCY_PREFIX,
     GATED_METRICS,
+    MOST_STREAMS,
     REQUIREMENTS,
     CustomPrompt,
     Gate,
@@ -22,7 +23,6 @@ from pytest_llmbench.matrix import (
 from pytest_llmbench.yaml_nodes import Item, NodeReader, Read, short, suggestion
 
 MOST_RUNS = 10_000
-MOST_STREAMS = 1024
 A_DAY_S = 86_400.0
 LONGEST_NAME = 120
 """Names become file names and test ids."""
@@ -80,6 +80,13 @@ def identifier(nodes: NodeReader, node: Node) -> str:
 def address(nodes: NodeReader, node: Node) -> str:
     """Where a server that runs already is: `http://host:port`, with a path or without; no user, password or query."""
     url = nodes.string(node)
+    if "@" in url or "?" in url:
+        # Not shown: that is where a password or a key stands.
+        nodes.source.fail(
+            node,
+            "an address has no user, password or query: it would be no server's address alone, and be recorded; "
+            "write for instance http://127.0.0.1:8000/v1, and name the key's variable in api_key_env",
+        )
     found = _ADDRESS.fullmatch(url)
     if found is None or not 0 < int((found[2] or ":80")[1:]) < 65536:
         nodes.source.fail(node, f"{short(url)} is no server's address; write for instance http://127.0.0.1:8000/v1")

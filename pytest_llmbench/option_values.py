@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from pytest_llmbench.errors import UsageError
+from pytest_llmbench.matrix import MOST_STREAMS
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """`1,4,8` as numbers of requests at once, each of them once. ValueError says what is wrong."""
+    found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+    if not found:
+        raise ValueError("is empty; give numbers separated by commas")
+    for level in found:
+        if not 1 <= level <= MOST_STREAMS:
+            raise ValueError(f"must be at least 1 and at most {MOST_STREAMS}, not {level}")
+    return found
 
 
 def limits(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.matrix import Overrides
-from pytest_llmbench.option_values import limits, report_kinds
+from pytest_llmbench.option_values import levels, limits, report_kinds
 from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL
 
 Kind = Literal["flag", "int", "float", "string", "list"]
@@ -60,10 +60,6 @@ def _path(text: str) -> Path:
     if not text.strip():
         raise ValueError("is empty; give a path")
     return Path(text).expanduser()
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    return tuple(_whole(1)(part) for part in _names(text))
 
 
 def _truth(text: str) -> bool:
@@ -121,7 +117,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="no_think", kind="flag", parse=_truth, help="thinking off, for models that can"),
     Option(name="tools", kind="flag", parse=_truth, default=False, help="add the tool-call tests"),
     Option(name="quality", kind="flag", parse=_truth, default=False, help="add the code-quality tests"),
-    Option(name="concurrency", metavar="1,4,8", parse=_levels, help="add tests of so many requests at once"),
+    Option(name="concurrency", metavar="1,4,8", parse=levels, help="add tests of so many requests at once"),
     Option(
         name="gate", kind="float", metavar="R", parse=_positive, default=DEFAULT_GATE, help="lowest ratio that passes"
     ),

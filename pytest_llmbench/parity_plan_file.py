@@ -22,6 +22,7 @@ from yaml.nodes import Node
 
 from pytest_llmbench.checkpoints.random import SHAPES
 from pytest_llmbench.errors import MatrixError
+from pytest_llmbench.matrix import MOST_STREAMS
 from pytest_llmbench.matrix_fields import (
     A_DAY_S,
     LONGEST_NAME,
@@ -45,7 +46,6 @@ from pytest_llmbench.yaml_nodes import NodeReader, Read, short
 from pytest_llmbench.yaml_source import Source, parse
 
 MOST_TOKENS: Final = 10_000_000
-MOST_STREAMS: Final = 1024
 
 _TOP: Final = ("parity", "sides", "settings", "models")
 _NEEDED: Final = ("id", "kind")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pytest_llmbench.backends import lm_studio_dialect, reach
 from pytest_llmbench.backends.lm_studio_dialect import OFF, model_row
 from pytest_llmbench.backends.running import Loaded, RunningBackend, Session
+from pytest_llmbench.backends.server import sendable
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
@@ -41,7 +42,7 @@ class LmStudio(RunningBackend):
         return entry.server_url or "http://127.0.0.1:1234"
 
     def key(self, entry: MatrixEntry) -> str | None:
-        return super().key(entry) or os.environ.get("LM_API_TOKEN")
+        return super().key(entry) or sendable(os.environ.get("LM_API_TOKEN"), "LM_API_TOKEN")
 
     def find(self, entry: MatrixEntry) -> None:
         answer = reach.get(self.url(entry), LIST, api_key=self.key(entry))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -261,8 +262,17 @@ def _refuse_addresses(entry: MatrixEntry) -> None:
 def api_key(entry: MatrixEntry) -> str | None:
     """The entry's key, from the environment variable that it names, else from the file."""
     if entry.api_key_env is None:
-        return entry.api_key
+        return sendable(entry.api_key, "api_key")
     value = os.environ.get(entry.api_key_env)
     if not value:
         raise Unavailable(f"no API key: {entry.api_key_env} is not set", fix=f"export {entry.api_key_env}=…")
-    return value
+    return sendable(value, entry.api_key_env)
+
+
+def sendable(key: str | None, name: str) -> str | None:
+    """`key` again, None for an empty one; Unavailable where no HTTP header can carry it, which would come out as an error that shows it."""
+    if key and not re.fullmatch(r"[!-~]+", key):
+        raise Unavailable(
+            f"{name} holds a space, a line end or a letter beyond ASCII, which no API key has", fix=f"correct {name}"
+        )
+    return key or None

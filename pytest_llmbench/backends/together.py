@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from pytest_llmbench.chat import Reply
+from pytest_llmbench.errors import MeasurementError
 from pytest_llmbench.prompts import Prompt
 from pytest_llmbench.sample import Sample
 
@@ -56,7 +57,8 @@ class HttpTarget(ABC):
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     """What the calls return, each made in a thread of its own, all at the same moment.
 
-    The first error is raised when all of them have ended; KeyboardInterrupt doesn't wait for them.
+    The first error is raised when all of them have ended; KeyboardInterrupt doesn't wait for them. MeasurementError
+    where this process can't have so many threads.
     """
     gate = threading.Barrier(len(calls))
 
@@ -66,8 +68,20 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     pool = ThreadPoolExecutor(len(calls))
     try:
-        futures = [pool.submit(run, call) for call in calls]
+        futures = _submit(pool, [partial(run, call) for call in calls])
         wait(futures)
         return [future.result() for future in futures]
     finally:
+        # Those that wait for one that never came would keep the interpreter from ending.
+        gate.abort()
         pool.shutdown(wait=False)
+
+
+def _submit(pool: ThreadPoolExecutor, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
+    try:
+        return [pool.submit(call) for call in calls]
+    except RuntimeError as error:
+        raise MeasurementError(
+            f"this process can't have {len(calls)} threads for as many requests at once ({error}); raise its limits, "
+            "or ask for fewer at once"
+        ) from error

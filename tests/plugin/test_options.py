@@ -193,6 +193,9 @@ def test_both_switches_from_one_place_contradict_each_other(lab: Lab, monkeypatc
     ("name", "value", "why"),
     [
         ("runs", "0", "at least 1"),
+        ("concurrency", "0", "at least 1"),
+        ("concurrency", "1,10000", "at most 1024"),
+        ("concurrency", ",", "is empty"),
         ("warmup", "-1", "at least 0"),
         ("max_tokens", "many", "many"),
         ("gate", "0", "positive"),

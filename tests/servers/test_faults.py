@@ -14,6 +14,7 @@ from server_kit import Fake, Flavour, entry, open_target, prompt_for, wait_until
 
 from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.backends.base import Target
+from pytest_llmbench.backends.programs import find_program
 from pytest_llmbench.errors import RequestError, ServerCrashed, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.sample import Sample
@@ -130,6 +131,18 @@ def test_a_crash_at_the_start_shows_the_output_without_the_key(fake: MakeFake, t
         pass
     assert "bad key ***" in str(caught.value)
     assert KEY not in str(caught.value)
+
+
+def test_a_program_of_this_folder_is_not_looked_for_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder in (tmp_path / "here", tmp_path / "on-path"):
+        folder.mkdir()
+        (folder / "chatd").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
+    assert find_program("x", "./chatd", fix="") == "./chatd"
+    (tmp_path / "here" / "chatd").unlink()
+    with pytest.raises(Unavailable, match=r"server_binary \./chatd is no program"):
+        find_program("x", "./chatd", fix="")
 
 
 @pytest.mark.parametrize("word", ["--host", "--port=9", "-H"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -183,6 +185,20 @@ def test_calls_are_made_at_the_same_moment_and_their_results_keep_their_order() 
         return number
 
     assert together([partial(call, number) for number in range(3)]) == [0, 1, 2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a process below its limit of address space")
+def test_too_few_threads_are_an_error_and_no_thread_waits_for_ever() -> None:
+    program = (
+        "import resource, threading\n"
+        "from pytest_llmbench.backends.together import together\n"
+        "threading.stack_size(256 * 1024**2)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 * 1024**3,) * 2)\n"
+        "together([int] * 64)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "MeasurementError: this process can't have 64 threads for as many requests at once" in done.stderr
+    assert done.returncode == 1
 
 
 def test_one_broken_answer_is_the_error_of_all(fake: Callable[..., Fake], tmp_path: Path) -> None:

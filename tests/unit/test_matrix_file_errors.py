@@ -110,8 +110,8 @@ REFUSED_FIELDS = {
     "a variable without value": ("env: {A: }", "expected a string or a number, found nothing"),
     "a strange variable": ("env: {A-B: 1}", "the name of an environment variable"),
     "an address without a scheme": ("server_url: 127.0.0.1:8000", "no server's address; write for instance http://"),
-    "an address with a key in it": ("server_url: http://me:secret@box/v1", "no server's address"),
-    "an address with a query": ("server_url: http://box/v1?key=secret", "no server's address"),
+    "an address with a key in it": ("server_url: http://me:secret@box/v1", "no user, password or query"),
+    "an address with a query": ("server_url: http://box/v1?key=secret", "no user, password or query"),
     "an address with an impossible port": ("server_url: http://box:65536", "no server's address"),
     "a strange key variable": ("api_key_env: $KEY", "the name of an environment variable"),
     "an unknown prompt": ("prompts: [context-5k]", "unknown prompt 'context-5k'; did you mean 'context-"),
@@ -181,6 +181,13 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml", backends=BACKENDS)
     with pytest.raises(MatrixError, match="can't be read"):
         load(tmp_path, backends=BACKENDS)
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter2@box/v1", "http://box/v1?key=hunter2", "box?key=hunter2"])
+def test_a_complaint_about_an_address_does_not_show_the_secret_in_it(write: Write, url: str) -> None:
+    with pytest.raises(MatrixError, match="api_key_env") as caught:
+        load(write(with_fields(f"server_url: {url}")), backends=BACKENDS)
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["12345678", "[sk-secret]", "{a: sk-secret}"])
