@@ -23,6 +23,8 @@ from typing import Any
 from pytest_llmbench.errors import Unavailable
 
 _IN_CACHE = re.compile(r"/models--(?P<owner>[^/]+?)--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]+)/(?P<file>.+)$")
+_DATA_END = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
+_LONGEST_HEADER = 100_000_000  # as the format's own library has it
 _PART = re.compile(r"(?:-\d{5}-of-(?P<count>\d{5}))?\.gguf$")
 
 
@@ -132,7 +134,22 @@ def check_whole(path: Path) -> Path:
     missing = [name for name in ["config.json", *_shards(path)] if not _filled(path / name)]
     if missing:
         raise Unavailable(f"{path} is incomplete: {', '.join(missing[:3])} missing", fix=f"fetch {path.name} again")
+    short = next((shard for shard in _shards(path) if _is_cut(path / shard)), None)
+    if short is not None:
+        raise Unavailable(f"{path} is incomplete: {short} is cut", fix=f"fetch {path.name} again")
     return path
+
+
+def _is_cut(shard: Path) -> bool:
+    """Whether a .safetensors file is shorter than its header says; False where it has no such header.
+
+    The header: its own length in 8 bytes, little-endian, then JSON with the `data_offsets` of each tensor behind it.
+    """
+    with shard.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, _LONGEST_HEADER))
+    end = max((int(found) for found in _DATA_END.findall(header)), default=0)
+    return shard.suffix == ".safetensors" and len(header) == length and shard.stat().st_size < 8 + length + end
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -229,19 +246,16 @@ def _is_pulled(layer: Mapping[str, Any]) -> bool:
 
 def _ollama_blob(name: str) -> Path:
     """The weights' blob, through the manifest that `ollama pull` writes."""
-    digest = _weights_digest(_ollama_layers(name))
-    blob = _layer_file(digest)
-    if not digest or not _filled(blob):
+    layer = _weights_layer(_ollama_layers(name))
+    blob = _layer_file(str(layer.get("digest")))
+    if not _is_pulled(layer) or not _filled(blob):
         raise Unavailable(f"ollama's copy of {name} is incomplete", fix=f"ollama pull {name}")
     return blob
 
 
-def _weights_digest(layers: Iterable[Mapping[str, Any]]) -> str:
-    """The digest of the layer that is the weights; "" where none is."""
-    for layer in layers:
-        if layer.get("mediaType") == "application/vnd.ollama.image.model":
-            return str(layer.get("digest") or "")
-    return ""
+def _weights_layer(layers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The layer that is the weights; empty where none is."""
+    return next((layer for layer in layers if layer.get("mediaType") == "application/vnd.ollama.image.model"), {})
 
 
 def packaged_gguf(package: str) -> Path:

@@ -270,7 +270,7 @@ def api_key(entry: MatrixEntry) -> str | None:
 
 
 def sendable(key: str | None, name: str) -> str | None:
-    """`key` again, None for an empty one; Unavailable where no HTTP header can carry it, which would come out as an error that shows it."""
+    """`key` again, None for an empty one. Unavailable where no header can carry it: httpx's error would show it."""
     if key and not re.fullmatch(r"[!-~]+", key):
         raise Unavailable(
             f"{name} holds a space, a line end or a letter beyond ASCII, which no API key has", fix=f"correct {name}"

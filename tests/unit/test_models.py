@@ -172,6 +172,29 @@ def test_an_incomplete_download_is_not_a_model(beside: Path, tmp_path: Path, dam
     assert error.fix == f"hf download {REPO}"
 
 
+@pytest.mark.parametrize("shard", ["model.safetensors", "model-00002-of-00002.safetensors"])
+def test_weights_that_are_shorter_than_their_header_says_are_no_model(beside: Path, shard: str) -> None:
+    folder = beside.parent / "cut"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    header = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"data_offsets":[8,16]}}'
+    whole = len(header).to_bytes(8, "little") + header + bytes(16)
+    (folder / shard).write_bytes(whole)
+    assert find(str(folder), beside=beside) == folder
+    (folder / shard).write_bytes(whole[:-1])
+    assert f"{shard} is cut" in refused(str(folder), beside).reason
+
+
+def test_an_ollama_blob_that_is_shorter_than_its_manifest_says_is_not_there(beside: Path, tmp_path: Path) -> None:
+    layers = [{"mediaType": WEIGHTS, "digest": "sha256:ab", "size": 9}]
+    root = tmp_path / "home/.ollama/models"
+    ollama(root, "registry.ollama.ai/library/m/latest", manifest={"layers": layers})
+    (root / "blobs/sha256-ab").write_bytes(b"123456789")
+    assert find("ollama:m", beside=beside) == root / "blobs/sha256-ab"
+    (root / "blobs/sha256-ab").write_bytes(b"12345678")
+    assert refused("ollama:m", beside).fix == "ollama pull m"
+
+
 def test_all_shards_make_a_whole_model_and_a_missing_one_is_named(beside: Path) -> None:
     folder = checkpoint(beside.parent / "m")
     _missing_shard(folder)
