@@ -15,6 +15,7 @@ from pytest_llmbench.collect import MEASUREMENTS
 from pytest_llmbench.errors import BenchError, MeasurementError, Unavailable, UsageError
 from pytest_llmbench.options import Options
 from pytest_llmbench.session import Bench, bench_of
+from pytest_llmbench.units import plain
 
 if TYPE_CHECKING:
     from llmbench_engine import Engine
@@ -37,7 +38,7 @@ class CouldNotMeasure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
 
 def could_not_measure(error: BenchError) -> NoReturn:
     """End the test as an error that says what happened, without our own frames."""
-    raise CouldNotMeasure(str(error), pytrace=False) from None
+    raise CouldNotMeasure(plain(str(error)), pytrace=False) from None
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +96,7 @@ def skip_unavailable(bench: Bench, error: Unavailable | None) -> None:
         return
     if bench.options.require:
         could_not_measure(error)
-    pytest.skip(str(error))
+    pytest.skip(plain(str(error)))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pytest_llmbench.errors import (
 from pytest_llmbench.ports import Listener, check_port_free, free_port, listening_ports, port_owner
 from pytest_llmbench.secrets import argument_secrets, environment_secrets, hide_command, hide_secrets
 from pytest_llmbench.supervisor import Supervisor
+from pytest_llmbench.units import plain
 
 __all__ = [
     "Listener",
@@ -38,6 +39,7 @@ __all__ = [
 
 TAIL_LINES = 40
 _TAIL_BYTES = 256 * 1024
+_ONE_LINE = b"(one line of more than %d bytes)" % _TAIL_BYTES
 _LONGEST_LINE = 2000
 _SHORTEST_INHERITED = 8
 # Variables of the pytest run (a server that is itself a Python program would act on them), and the one with
@@ -241,12 +243,13 @@ class ServerProcess:
             data = log.read(end - start)
             if start > self._log_start:
                 # The first line is cut, and a secret cut in half would not be recognised.
-                data = data.partition(b"\n")[2]
+                data = data.partition(b"\n")[2] or _ONE_LINE
             return data.decode("utf-8", "replace")
         return ""
 
 
 def _shown_line(line: str) -> str:
+    line = plain(line)
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + " …"
 
 

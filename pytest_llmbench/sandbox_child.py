@@ -165,7 +165,8 @@ def _refuse_events() -> Callable[[str, tuple[Any, ...]], None]:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in harmless:
             return
-        if event == "import" and arguments[0].partition(".")[0] not in never:
+        # A module's file can be loaded under a name with any package before it.
+        if event == "import" and never.isdisjoint(arguments[0].split(".")):
             return
         # Dataclasses and enumerations set attributes that are watched; only another body would be another function.
         if event in ("object.__setattr__", "object.__delattr__") and arguments[1] != "__code__":

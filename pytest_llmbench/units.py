@@ -5,7 +5,16 @@ The unit is in a metric's name: `_s`, `_ns`, `_bytes`, `tok_s`, `_ratio`, `_toke
 
 from __future__ import annotations
 
+import re
+
 MISSING = "–"
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+def plain(text: str) -> str:
+    """`text` of a program or a server, harmless to a terminal: no colours, other control characters as `\\x07`."""
+    bare = _COLOUR.sub("", text)
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in bare)
 
 
 def seconds(value: float | None) -> str:

@@ -164,6 +164,15 @@ def test_half_a_secret_is_not_shown_where_a_long_log_is_cut(tmp_path: Path) -> N
         assert server.log_tail() == "end"
 
 
+def test_one_endless_line_is_not_called_nothing_and_colours_are_left_out(tmp_path: Path) -> None:
+    with start(tmp_path, "import sys; sys.stdout.write('x' * 300_000); sys.stderr.write('y')") as server:
+        server.wait_exit(60)
+        assert server.log_tail() == "(one line of more than 262144 bytes)"
+    with start(tmp_path, r"print('\x1b[31mred\x1b[0m\x07')") as server:
+        server.wait_exit(60)
+        assert server.log_tail() == r"red\x07"
+
+
 def test_undecodable_output_is_shown_with_replacements(tmp_path: Path) -> None:
     with start(tmp_path, "import os; os.write(1, b'caf\\xe9 \\xff\\n')") as server:
         wait_until(lambda: server.poll() == 0, "the program has ended")

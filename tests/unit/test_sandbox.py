@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import psutil
@@ -204,6 +205,22 @@ def test_there_are_no_processes_and_no_signals(body: str) -> None:
     before = {p.pid for p in psutil.Process().children(recursive=True)}
     assert "the sandbox refuses" in why(f"def f(x):\n    {body}")
     assert {p.pid for p in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.parametrize("name", ["_posixsubprocess", "_ctypes", "_socket"])
+def test_a_module_under_another_packages_name_is_refused(name: str) -> None:
+    if not list(Path(sysconfig.get_path("platstdlib"), "lib-dynload").glob(f"{name}.*")):
+        pytest.skip("this Python has it built in")
+    source = (
+        "import os, sys, importlib.util as u\n"
+        "from importlib.machinery import ExtensionFileLoader, ModuleSpec\n"
+        "def f(_):\n"
+        "    folder = [p for p in sys.path if p.endswith('lib-dynload')][0]\n"
+        f"    path = folder + '/' + [n for n in os.listdir(folder) if n.startswith('{name}.')][0]\n"
+        f"    loader = ExtensionFileLoader('a.{name}', path)\n"
+        f"    return repr(u.module_from_spec(ModuleSpec('a.{name}', loader, origin=path)))\n"
+    )
+    assert why(source) == f"PermissionError: the sandbox refuses import of a.{name}"
 
 
 def test_what_is_refused_again_and_again_stays_in_bounds() -> None:

@@ -52,3 +52,16 @@ def test_bytes(value: float | None, text: str) -> None:
 )
 def test_a_metrics_name_says_its_unit(name: str, value: float | None, text: str) -> None:
     assert units.metric(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m \x1b[2K", "red "),
+        ("a\tb\nmödel 模型", "a\tb\nmödel 模型"),
+        ("bell\x07 back\x08 \x1b]0;title \x9b", r"bell\x07 back\x08 \x1b]0;title \x9b"),
+        ("\u202eleft \ud800", r"\u202eleft \ud800"),
+    ],
+)
+def test_a_programs_text_does_nothing_to_a_terminal(text: str, shown: str) -> None:
+    assert units.plain(text) == shown
