@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import Unavailable
+from pytest_llmbench.whole_files import is_cut
 
 _IN_CACHE = re.compile(r"/models--(?P<owner>[^/]+?)--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]+)/(?P<file>.+)$")
-_DATA_END = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
-_LONGEST_HEADER = 100_000_000  # as the format's own library has it
 _PART = re.compile(r"(?:-\d{5}-of-(?P<count>\d{5}))?\.gguf$")
 
 
@@ -74,6 +73,9 @@ def find_gguf(repo: str, variant: str) -> Path:
     missing = [part.name for part in _parts(found) if not _filled(part)]
     if missing:
         raise Unavailable(f"the download of {repo}:{variant} is incomplete ({missing[0]} missing)", fix=fix)
+    cut = [part.name for part in _parts(found) if is_cut(part)]
+    if cut:
+        raise Unavailable(f"the download of {repo}:{variant} is incomplete ({cut[0]} is cut)", fix=fix)
     return found
 
 
@@ -130,26 +132,16 @@ def check_whole(path: Path) -> Path:
     if path.is_file():
         if not _filled(path):
             raise Unavailable(f"{path} is empty", fix=f"fetch {path.name} again")
+        if is_cut(path):
+            raise Unavailable(f"{path} is incomplete: it is cut", fix=f"fetch {path.name} again")
         return path
     missing = [name for name in ["config.json", *_shards(path)] if not _filled(path / name)]
     if missing:
         raise Unavailable(f"{path} is incomplete: {', '.join(missing[:3])} missing", fix=f"fetch {path.name} again")
-    short = next((shard for shard in _shards(path) if _is_cut(path / shard)), None)
+    short = next((shard for shard in _shards(path) if is_cut(path / shard)), None)
     if short is not None:
         raise Unavailable(f"{path} is incomplete: {short} is cut", fix=f"fetch {path.name} again")
     return path
-
-
-def _is_cut(shard: Path) -> bool:
-    """Whether a .safetensors file is shorter than its header says; False where it has no such header.
-
-    The header: its own length in 8 bytes, little-endian, then JSON with the `data_offsets` of each tensor behind it.
-    """
-    with shard.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(min(length, _LONGEST_HEADER))
-    end = max((int(found) for found in _DATA_END.findall(header)), default=0)
-    return shard.suffix == ".safetensors" and len(header) == length and shard.stat().st_size < 8 + length + end
 
 
 def read_config(folder: Path) -> dict[str, Any]:

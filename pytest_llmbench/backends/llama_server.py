@@ -21,8 +21,8 @@ from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings
 from pytest_llmbench.prompts import Message, Prompt, Tokenizer, longest_tokens, specs
 from pytest_llmbench.sample import ServerTimings
+from pytest_llmbench.whole_files import GGUF_MAGIC
 
-GGUF_MAGIC = b"GGUF"
 CONTEXT_STEP = 256
 LEAST_CONTEXT = 1024
 """The tests on tools and quality have prompts of their own."""

@@ -29,7 +29,7 @@ def studio(fake: MakeFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     snapshot = tmp_path / "hub" / f"models--{REPO.replace('/', '--')}" / "snapshots" / "abc123" / VARIANT
     snapshot.mkdir(parents=True)
     for part in (1, 2):
-        (snapshot / f"Basalt-1B-{VARIANT}-{part:05d}-of-00002.gguf").write_bytes(b"GGUF")
+        (snapshot / f"Basalt-1B-{VARIANT}-{part:05d}-of-00002.gguf").write_bytes(b"GGUF\3" + bytes(19))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("STUDIO_TEST_KEY", KEY)
 

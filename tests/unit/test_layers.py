@@ -22,7 +22,7 @@ LAYERS = (
     """matrix matrix_fields matrix_file yaml_nodes yaml_source json_node prompts sample counting stats two_samples
     concurrency columns
     markdown sse tokenizer
-    models requirements secrets environment environment_macos suspect progress checkpoints/*""",
+    models whole_files requirements secrets environment environment_macos suspect progress checkpoints/*""",
     """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_reply chat_tools
     sandbox sandbox_child backends/* sides/*""",
     """measure verdict parity parity_points parity_record parity_summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.models import find
 
 REPO = "org/small-4bit"
+NO_TENSORS = b"GGUF\3" + bytes(19)
+"""A whole GGUF file: its version, and neither tensors nor values."""
+
 WEIGHTS = "application/vnd.ollama.image.model"
 
 
@@ -86,7 +90,7 @@ def test_home_and_absolute_paths_are_taken_as_they_are(beside: Path, tmp_path: P
 
 def test_a_single_file_is_a_model_unless_it_is_empty(beside: Path) -> None:
     path = beside.parent / "m.gguf"
-    path.write_bytes(b"GGUF")
+    path.write_bytes(NO_TENSORS)
     assert find("m.gguf", beside=beside) == path
     path.write_bytes(b"")
     assert "is empty" in refused("m.gguf", beside).reason
@@ -185,6 +189,24 @@ def test_weights_that_are_shorter_than_their_header_says_are_no_model(beside: Pa
     assert f"{shard} is cut" in refused(str(folder), beside).reason
 
 
+@pytest.mark.parametrize("name", ["tiny-random.gguf", "tiny-random-q4_0.gguf", "tiny-scripted-q8_0.gguf"])
+@pytest.mark.parametrize("kept", [-1, 100, 5000])
+def test_a_gguf_file_that_is_cut_anywhere_is_no_model(
+    tiny_checkpoints: Path, tmp_path: Path, beside: Path, name: str, kept: int
+) -> None:
+    whole = tiny_checkpoints / name
+    assert find(str(whole), beside=beside) == whole
+    (tmp_path / name).write_bytes(whole.read_bytes()[:kept])
+    assert "it is cut" in refused(str(tmp_path / name), beside).reason
+
+
+def test_a_gguf_file_of_a_kind_that_is_not_known_is_left_to_its_server(beside: Path) -> None:
+    odd_value = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 99)
+    for data in (b"GGUF" + struct.pack("<I", 77), odd_value):
+        (beside.parent / "m.gguf").write_bytes(data)
+        assert find("m.gguf", beside=beside) == beside.parent / "m.gguf"
+
+
 def test_an_ollama_blob_that_is_shorter_than_its_manifest_says_is_not_there(beside: Path, tmp_path: Path) -> None:
     layers = [{"mediaType": WEIGHTS, "digest": "sha256:ab", "size": 9}]
     root = tmp_path / "home/.ollama/models"
@@ -266,7 +288,7 @@ def gguf(root: Path, name: str, *, folder: str = "") -> Path:
     """A .gguf file in a snapshot of REPO."""
     path = root / "hub" / f"models--{REPO.replace('/', '--')}" / "snapshots" / "abc123" / folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"GGUF")
+    path.write_bytes(NO_TENSORS)
     return path
 
 
