@@ -20,7 +20,7 @@ from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.prompts import Prompt
 
-HOST = "MODEL_RUNNER_HOST"
+HOST, DEFAULT = "MODEL_RUNNER_HOST", "http://127.0.0.1:12434"
 
 
 class DockerModelRunner(RunningBackend):
@@ -34,8 +34,7 @@ class DockerModelRunner(RunningBackend):
     workers: ClassVar[str] = r"(?i)llama|mlx|vllm|sglang"
 
     def url(self, entry: MatrixEntry) -> str:
-        said = entry.server_url or reach.checked_url(os.environ.get(HOST, ""), variable=HOST)
-        return said or "http://127.0.0.1:12434"
+        return entry.server_url or reach.checked_url(os.environ.get(HOST) or DEFAULT, variable=HOST)
 
     def find(self, entry: MatrixEntry) -> None:
         answer = reach.get(self.url(entry), "/models")
@@ -58,19 +57,19 @@ class DockerModelRunner(RunningBackend):
     def load(self, session: Session) -> Loaded:
         """Set it up; the first request loads it."""
         name = session.entry.model_id
-        loaded = Loaded(asked=name, answers=name)
-        self.unload(session, loaded)
-        session.wait(lambda: _running(session, name) is None, f"Docker Model Runner still holds {name}")
         flags = {"runtime-flags": list(session.entry.extra_args)} if session.entry.extra_args else {}
         body = {"model": name, "context-size": session.wanted_context, **flags}
         session.client.json("POST", "/engines/_configure", body, timeout_s=session.patience_s)
-        return loaded
+        return Loaded(asked=name, answers=name)
 
-    def unload(self, session: Session, loaded: Loaded) -> None:
-        row = _running(session, loaded.asked)
+    def clear(self, session: Session) -> None:
+        row = _running(session, session.entry.model_id)
         if row is not None:
             body = {"models": [row["model_name"]], "backend": row.get("backend_name", "")}
             session.client.json("POST", "/engines/unload", body, timeout_s=session.patience_s)
+
+    def holds(self, session: Session) -> bool:
+        return _running(session, session.entry.model_id) is not None
 
     def prove(self, session: Session, loaded: Loaded) -> None:
         row = _running(session, loaded.asked)

@@ -71,8 +71,6 @@ class LmStudio(RunningBackend):
 
     def load(self, session: Session) -> Loaded:
         row = _row(session)
-        for instance in reach.rows(row, "loaded_instances"):
-            _unload(session, str(instance.get("id")))
         context = min(session.wanted_context, row.get("max_context_length") or session.wanted_context)
         body = {"model": row["key"], "context_length": context, "echo_load_config": True}
         answer = session.client.json("POST", f"{LIST}/load", body, timeout_s=session.patience_s)
@@ -80,8 +78,10 @@ class LmStudio(RunningBackend):
         reasoning = ((row.get("capabilities") or {}).get("reasoning") or {}).get("allowed_options") or ()
         return Loaded(asked=instance_id, answers=instance_id, facts={"reasoning": tuple(reasoning)})
 
-    def unload(self, session: Session, loaded: Loaded) -> None:
-        _unload(session, loaded.asked)
+    def clear(self, session: Session) -> None:
+        for instance in reach.rows(_row(session), "loaded_instances"):
+            body = {"instance_id": str(instance.get("id"))}
+            session.client.json("POST", f"{LIST}/unload", body, timeout_s=session.patience_s)
 
     def prove(self, session: Session, loaded: Loaded) -> None:
         instances = {row.get("id"): row for row in reach.rows(_row(session), "loaded_instances")}
@@ -114,7 +114,3 @@ def _row(session: Session) -> dict[str, Any]:
     if found is None:
         raise ServerStartError(f"LM Studio has no model {session.entry.model_id} any more")
     return found
-
-
-def _unload(session: Session, instance_id: str) -> None:
-    session.client.json("POST", f"{LIST}/unload", {"instance_id": instance_id}, timeout_s=session.patience_s)

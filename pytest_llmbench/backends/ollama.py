@@ -67,15 +67,15 @@ class Ollama(RunningBackend):
             yield Place(url=url, process=process)
 
     def load(self, session: Session) -> Loaded:
-        name = model_name(session.entry)
-        loaded = Loaded(asked=name, answers=name, facts={"num_ctx": session.wanted_context})
-        self.unload(session, loaded)
-        session.wait(lambda: _running(session, name) is None, f"Ollama still holds {name}")
-        _generate(session, name, keep_alive=-1, options=dict(loaded.facts))
-        return loaded
+        name, options = model_name(session.entry), {"num_ctx": session.wanted_context}
+        _generate(session, name, keep_alive=-1, options=options)
+        return Loaded(asked=name, answers=name, facts=options)
 
-    def unload(self, session: Session, loaded: Loaded) -> None:
-        _generate(session, loaded.asked, keep_alive=0)
+    def clear(self, session: Session) -> None:
+        _generate(session, model_name(session.entry), keep_alive=0)
+
+    def holds(self, session: Session) -> bool:
+        return _running(session, model_name(session.entry)) is not None
 
     def prove(self, session: Session, loaded: Loaded) -> None:
         row = _running(session, loaded.asked)

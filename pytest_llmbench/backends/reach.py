@@ -36,13 +36,13 @@ class Answer:
 
 
 def checked_url(said: str, *, variable: str) -> str:
-    """What an environment variable says, without a slash at the end; "" if it says nothing. Unavailable for no URL."""
+    """What an environment variable says, without a slash at the end; Unavailable for what is no URL."""
     try:
         parts = urlsplit(said)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         known = False
-    if said and not known:
+    if not known:
         raise Unavailable(f"{variable} is {said!r}, no URL", fix=f"export {variable}=http://HOST:PORT")
     return said.rstrip("/")
 

@@ -118,10 +118,14 @@ class RunningBackend(Backend):
 
     @abstractmethod
     def load(self, session: Session) -> Loaded:
-        """Load the model anew, so that it can be timed. RequestError, ServerStartError or ServerTimeout if it fails."""
+        """Load the model, which `clear` has freed. RequestError, ServerStartError or ServerTimeout if it fails."""
 
-    def unload(self, session: Session, loaded: Loaded) -> None:
-        """Free the model's memory, if the server can be told to."""
+    def clear(self, session: Session) -> None:
+        """Free the model's memory, if the server holds it: before the load, which is timed, and at the end."""
+
+    def holds(self, session: Session) -> bool:
+        """Whether the server still holds the model, after `clear`."""
+        return False
 
     def prove(self, session: Session, loaded: Loaded) -> None:
         """After its first answers: ServerStartError where the server has loaded something else than the entry says."""
@@ -188,15 +192,18 @@ class RunningBackend(Backend):
 
     @contextmanager
     def _loaded(self, session: Session) -> Iterator[tuple[Loaded, Callable[[], tuple[int, ...]], int]]:
+        with _starting(session):
+            self.clear(session)
+            session.wait(lambda: not self.holds(session), f"{self.name} still holds {session.entry.model_id}")
         since = time.time() - CLOCK_S
         session.report(f"{self.name}: loading {session.entry.model_id}")
-        with _starting(session):
-            begun_ns, loaded = time.monotonic_ns(), self.load(session)
         try:
+            with _starting(session):
+                begun_ns, loaded = time.monotonic_ns(), self.load(session)
             yield loaded, self._pids(session, since), begun_ns
-        finally:
+        finally:  # a load that we gave up may end well
             try:
-                self.unload(session, loaded)
+                self.clear(session)
             except BenchError as error:
                 session.report(f"{self.name} didn't unload {session.entry.model_id}: {error}")
 

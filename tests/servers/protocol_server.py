@@ -9,6 +9,7 @@ what it is asked. The plan's keys:
     port        where it listens
     log         text to print at its start
     load_s      what a load takes
+    unload_s    what an unload takes
     loaded      what somebody has loaded before: context tokens by model
     listen      false: never open the port
     most_context, least_context   bounds of the context length that it really gives
@@ -62,6 +63,8 @@ class State:
         self.loaded[model] = context
 
     def unload(self, model: str) -> bool:
+        if model in self.loaded:
+            time.sleep(self.plan.get("unload_s", 0.0))
         return not self.plan.get("keeps") and self.loaded.pop(model, None) is not None
 
     def context(self, model: str) -> int:

@@ -224,7 +224,7 @@ def test_a_model_that_does_not_go_away_ends_in_a_timeout(running: MakeRunning, t
     with opened(server.entry(), tmp_path):
         pass
     with (
-        pytest.raises(ServerTimeout, match=r"Ollama still holds qwen3:0\.6b, 0\.4 s later"),
+        pytest.raises(ServerTimeout, match=r"ollama still holds qwen3:0\.6b, 0\.4 s later"),
         opened(server.entry(), tmp_path, server_timeout=0.4),
     ):
         pass

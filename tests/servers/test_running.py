@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from running_kit import CHATS, MODELS, Running, measure, opened
+from server_kit import read_record
 
 from pytest_llmbench.backends import builtin_backends, reach
-from pytest_llmbench.errors import MeasurementError, RequestError, ServerStartError, Unavailable
+from pytest_llmbench.errors import MeasurementError, RequestError, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 
 MakeRunning = Callable[..., Running]
@@ -84,6 +85,28 @@ def test_a_model_that_somebody_has_loaded_before_is_loaded_anew(
     server = running(dialect, load_s=0.3, loaded={MODELS[dialect]: context})
     with opened(server.entry(), tmp_path) as target:
         assert target.info.load_s >= 0.3
+
+
+@LOADING
+def test_what_it_takes_to_free_what_somebody_has_loaded_is_no_load(
+    running: MakeRunning, tmp_path: Path, dialect: str
+) -> None:
+    server = running(dialect, unload_s=2.0, loaded={MODELS[dialect]: 64})
+    with opened(server.entry(), tmp_path) as target:
+        assert target.info.load_s < 2.0
+
+
+@LOADING
+def test_a_load_that_is_given_up_is_told_to_end(running: MakeRunning, tmp_path: Path, dialect: str) -> None:
+    server = running(dialect, load_s=1.0)
+    with pytest.raises(ServerTimeout), opened(server.entry(), tmp_path, server_timeout=0.5):
+        pass
+    last = {
+        "ollama": lambda: server.asked("/api/generate")[-1]["keep_alive"] == 0,
+        "lm-studio": lambda: read_record(server.record)[-1]["path"] == "/api/v1/models",
+        "docker-model-runner": lambda: read_record(server.record)[-1]["path"] == "/engines/ps",
+    }
+    assert last[dialect]()
 
 
 @pytest.mark.parametrize("dialect", ["ollama", "lm-studio"])
