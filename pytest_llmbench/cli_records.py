@@ -43,10 +43,10 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
 
 def _compare(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench import compare_text
-    from pytest_llmbench.compare import DEFAULT_LIMITS, compare, parse_limits
+    from pytest_llmbench.compare import compare, default_limits, parse_limits
     from pytest_llmbench.figures import load
 
-    limits = parse_limits(DEFAULT_LIMITS if arguments.fail is None else arguments.fail)
+    limits = default_limits() if arguments.fail is None else parse_limits(arguments.fail)
     found = compare(load([arguments.old]), load([arguments.new]), limits)
     lines = compare_text.page(found) if arguments.format == "md" else compare_text.lines(found, every=arguments.all)
     for line in lines:
@@ -188,7 +188,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 
 
 def _report(arguments: argparse.Namespace, say: Say) -> int:
-    from pytest_llmbench.compare import DEFAULT_LIMITS, compare, parse_limits
+    from pytest_llmbench.compare import compare, default_limits
     from pytest_llmbench.figures import load
     from pytest_llmbench.report_files import RENDER
 
@@ -197,7 +197,7 @@ def _report(arguments: argparse.Namespace, say: Say) -> int:
     if arguments.compare is not None and kind != "md":
         raise UsageError(f"--compare: there is no comparison in a report {kind}; use --format md, or llmbench compare")
     saved = load([arguments.compare]) if arguments.compare is not None else None
-    found = compare(saved, loaded, parse_limits(DEFAULT_LIMITS)) if saved is not None else None
+    found = compare(saved, loaded, default_limits()) if saved is not None else None
     text = RENDER[kind](loaded, found)
     if arguments.out is None:
         sys.stdout.write(text)

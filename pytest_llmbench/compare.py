@@ -12,25 +12,35 @@ from pytest_llmbench.figures import Loaded, Subject, Values, environment_differe
 from pytest_llmbench.two_samples import factor_bounds
 from pytest_llmbench.verdict import Outcome, Verdict
 
-DEFAULT_LIMITS: Final = (
-    "decode_tok_s:5%,prefill_tok_s:10%,ttft_s:10%,peak_memory_bytes:10%,"
-    "tok_s_ratio:3%,prefill_tok_s_ratio:3%,ttft_s_ratio:3%,aggregate_tok_s_ratio:3%"
-)
-"""What `llmbench compare` fails on if nothing else is said: of parity records the ratios, since the baseline that ran
-beside the candidate had the same machine on the same day."""
+RUN_LIMITS: Final = {
+    "decode_tok_s": 0.05, "prefill_tok_s": 0.1, "ttft_s": 0.1, "aggregate_tok_s": 0.05, "peak_memory_bytes": 0.1,
+}  # fmt: skip
+PARITY_LIMITS: Final = {
+    "tok_s_ratio": 0.03, "prefill_tok_s_ratio": 0.03, "ttft_s_ratio": 0.03, "aggregate_tok_s_ratio": 0.03,
+}  # fmt: skip
+"""What `llmbench compare` fails on if nothing else is said: of parity records the ratios alone, since the baseline that
+ran beside the candidate had the same machine on the same day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """By what share of the old value `metric` may get worse: 0.05 is 5 %."""
+    """By what share of the old value `metric` may get worse: 0.05 is 5 %.
+
+    `parity`: whether that is said of points of parity records alone, or of everything else; None: of both.
+    """
 
     metric: str
     share: float
+    parity: bool | None = None
 
     @property
     def gate(self) -> float:
         """The limit as a ratio, more than 1 being better: 5 % less speed is 0.95, 5 % more time 1/1.05."""
         return 1 - self.share if verdict.direction(self.metric) == "higher" else 1 / (1 + self.share)
+
+    def applies_to(self, subject: Subject) -> bool:
+        """Whether it is said of the subject's kind."""
+        return self.parity in (None, "reference" in subject.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,12 @@ class Comparison:
         return bool(self.regressions or self.lost)
 
 
+def default_limits() -> tuple[Limit, ...]:
+    """Those in force where nothing is said."""
+    kinds = ((RUN_LIMITS, False), (PARITY_LIMITS, True))
+    return tuple(Limit(metric=m, share=share, parity=parity) for of, parity in kinds for m, share in of.items())
+
+
 def parse_limits(text: str) -> tuple[Limit, ...]:
     """`decode_tok_s:5%,ttft_s:10%`. UsageError says what is wrong with it."""
     limits = tuple(_limit(part.strip()) for part in text.split(",") if part.strip())
@@ -163,7 +179,7 @@ def judge_pairs(pairs: Iterable[tuple[Subject, Subject]], limits: Sequence[Limit
     notes: list[str] = []
     for old, new in pairs:
         notes += _token_notes(old, new)
-        for limit in limits:
+        for limit in (limit for limit in limits if limit.applies_to(new)):
             if (a := old.metrics.get(limit.metric)) is None:
                 continue
             if (b := new.metrics.get(limit.metric)) is None:

@@ -76,9 +76,10 @@ def _judge(bench: Bench, item: pytest.Item, subject: Subject) -> None:
 
 
 def _limits(bench: Bench) -> tuple[Limit, ...]:
-    from pytest_llmbench.compare import DEFAULT_LIMITS, parse_limits
+    from pytest_llmbench.compare import default_limits, parse_limits
 
-    return parse_limits(",".join(bench.options.compare_fail) or DEFAULT_LIMITS)
+    said = bench.options.compare_fail
+    return parse_limits(",".join(said)) if said else default_limits()
 
 
 def _subject(bench: Bench, item: pytest.Item) -> Subject | None:

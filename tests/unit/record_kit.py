@@ -73,12 +73,11 @@ def save(path: Path, saved: Run) -> Path:
     return path
 
 
-def slowed(path: Path, share: float) -> Path:
-    """The M4 Pro record with every candidate's speed less by `share`, its times more."""
+def slowed(path: Path, share: float, sides: Sequence[str] = ("nuvec",)) -> Path:
+    """The M4 Pro record with the speed of the `sides` less by `share`, their times more."""
     data = json.loads(PARITY.read_text(encoding="utf-8"))
     for node in _nodes(data["models"]):
-        side = node.get("nuvec")
-        if isinstance(side, dict) and "samples" in side:
+        for side in (side for name in sides if isinstance(side := node.get(name), dict) and "samples" in side):
             factor = 1 - share if side["unit"] == "tok/s" else 1 / (1 - share) if side["unit"] == "s" else 1
             side["samples"] = [value * factor for value in side["samples"]]
             ordered, n = sorted(side["samples"]), len(side["samples"])

@@ -15,6 +15,7 @@ from pytest_llmbench.compare import Limit, compare, judge, parse_limits
 from pytest_llmbench.compare_text import page
 from pytest_llmbench.errors import UsageError
 from pytest_llmbench.figures import Values, load, measured_values
+from pytest_llmbench.matrix import ROUND_METRICS
 from pytest_llmbench.verdict import Outcome, direction
 
 SPEED = [50.0, 50.2, 50.4]
@@ -177,6 +178,24 @@ def test_a_slower_candidate_is_found_in_a_parity_record(tmp_path: Path, capsys: 
     assert "Qwen3-0.6B-4bit-decode-r1  " in out
     assert "Qwen3-0.6B-4bit-concurrency-4  " in out
     assert "worse" in out
+
+
+def test_a_day_that_slows_both_sides_of_a_parity_record_is_no_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("compare", PARITY, slowed(tmp_path / "p.json", 0.2, sides=("nuvec", "mlx_lm"))) == 0
+    assert capsys.readouterr().out.startswith("0 regressions, 0 improved, ")
+
+
+def test_slower_requests_at_once_are_a_regression_by_default(tmp_path: Path) -> None:
+    files = []
+    for name, factor in (("before", 1.0), ("after", 0.9)):
+        found = measured({"ttft_s": SPEED}) | {"level": 1}
+        each = [dict.fromkeys(ROUND_METRICS) | {"aggregate_tok_s": rate} for rate in times(factor)]
+        found["rounds"] = [{"valid": True, "metrics": metrics} for metrics in each]
+        found["metrics"] |= {"aggregate_tok_s": times(factor)[1]}
+        files.append(save(tmp_path / f"{name}.json", run(result("a", {}, outcome="passed", measurement=found))))
+    assert command("compare", *files) == 1
 
 
 def test_the_page_is_escaped_and_keeps_to_its_bytes(tmp_path: Path) -> None:
