@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,14 +20,18 @@ POLL_S = 0.1
 
 
 class Accelerator:
-    """The host's accelerator, as a lock that can be held again and again."""
+    """The host's accelerator, as a lock that can be held again and again, also by the thread that holds it."""
 
     def __init__(self, path: Path = LOCK_PATH) -> None:
         self._path = path
+        self._owner: int | None = None
 
     @contextmanager
     def hold(self, report: Callable[[str], None]) -> Iterator[None]:
         """Wait until nobody on this host measures, then keep it so. `report` is told who is waited for."""
+        if self._owner == threading.get_ident():
+            yield
+            return
         descriptor = self._open()
         try:
             waiting = False
@@ -36,7 +41,11 @@ class Accelerator:
                 waiting = True
                 time.sleep(POLL_S)
             _write_holder(descriptor)
-            yield
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
         finally:
             os.close(descriptor)
 

@@ -63,6 +63,7 @@ __all__ = [
 ]
 
 RECORDER = pytest.StashKey[ResultRecorder]()
+OPEN_TARGET = pytest.StashKey[tuple[pytest.FixtureDef[Any], pytest.FixtureRequest]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -170,6 +171,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     result = yield
     comparing.check(bench_of(item.config), item)
     return result
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    if fixturedef.argname == llmbench_target.__name__:
+        request.config.stash[OPEN_TARGET] = (fixturedef, request)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop an entry's server with its last test: pytest would keep it for a test that wants the accelerator itself."""
+    entry, opened = collect.entry_of(item), item.config.stash.get(OPEN_TARGET, None)
+    if entry is None or opened is None or (nextitem is not None and collect.entry_of(nextitem) == entry):
+        return
+    fixture, request = opened
+    fixture.finish(request)  # type: ignore[arg-type]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -153,6 +153,19 @@ def test_options_accelerator_and_out_are_fixtures(repo: Lab) -> None:
     assert [path.name for path in repo.out.iterdir()] == ["mine.txt"]
 
 
+def test_a_test_of_the_users_own_gets_the_accelerator_behind_an_entry_and_within_one(repo: Lab) -> None:
+    write(
+        repo,
+        '@pytest.mark.llmbench(id="quick")\n'
+        "def test_within(llmbench_measurement, llmbench_accelerator):\n"
+        "    with llmbench_accelerator.hold(print):\n        pass\n"
+        "def test_behind(llmbench_accelerator):\n"
+        "    with llmbench_accelerator.hold(print):\n"
+        "        assert '\"close\"' in open('events.jsonl').read().splitlines()[-1]\n",
+    )
+    repo.spawn("test_mine.py").assert_outcomes(passed=2)
+
+
 def test_recorded_facts_reach_record_and_junit(repo: Lab) -> None:
     write(
         repo,

@@ -91,6 +91,25 @@ def test_it_can_be_held_again_and_is_let_go_on_an_error(tmp_path: Path) -> None:
     assert waited == []
 
 
+def test_who_holds_it_may_hold_it_once_more_and_keeps_it(tmp_path: Path) -> None:
+    path, waited, got = tmp_path / "lock", list[str](), threading.Event()
+    accelerator = Accelerator(path)
+
+    def second() -> None:
+        with accelerator.hold(waited.append):
+            got.set()
+
+    with accelerator.hold(waited.append):
+        with accelerator.hold(waited.append):
+            pass
+        thread = threading.Thread(target=second)
+        thread.start()
+        wait_until(lambda: bool(waited), "the other thread waits")
+        assert not got.is_set()
+    thread.join()
+    assert got.is_set()
+
+
 def test_threads_of_one_process_wait_for_each_other_too(tmp_path: Path) -> None:
     path, waited, got = tmp_path / "lock", list[str](), threading.Event()
 
