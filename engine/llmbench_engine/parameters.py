@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from llmbench_engine.errors import InvalidRequest
 
 WORD = (1 << 64) - 1
+COLDEST = 1e-5
+"""Below it logits divided by the temperature leave float32's range, and chance has long lost its say."""
 Key = tuple[int, int]
 """Two unsigned 32-bit words, as `mx.random` takes them."""
 
@@ -15,7 +17,8 @@ Key = tuple[int, int]
 class Sampling:
     """How a token is chosen. Filters apply in the order min_p, top_k, top_p, each to what the one before it left.
 
-    temperature: 0 takes the likeliest token; else logits are divided by it, before the filters.
+    temperature: 0, and anything below COLDEST, takes the likeliest token; else logits are divided by it, before the
+    filters.
     top_k: keep the k likeliest (0: all). top_p: keep the likeliest until their probabilities add up to p (1: all).
     min_p: keep those at least this many times as likely as the likeliest (0: all).
     seed: the same seed gives the same tokens; None draws one for each request.
@@ -37,7 +40,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        return self.temperature < COLDEST
 
 
 def _check(name: str, value: object, good: bool, wanted: str) -> None:

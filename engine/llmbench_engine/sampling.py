@@ -28,7 +28,7 @@ class Sampler:
         if self.greedy:
             return
         self._hot = mx.array([[not row.greedy] for row in rows])
-        self._temperature = mx.array([[row.temperature or 1.0] for row in rows])
+        self._temperature = mx.array([[1.0 if row.greedy else row.temperature] for row in rows])
         self._min_p = _column([row.min_p for row in rows], 0.0)
         self._top_k = _column([row.top_k or EVERY for row in rows], EVERY)
         self._top_p = _column([row.top_p for row in rows], 1.0)

@@ -11,6 +11,9 @@ import mlx.core as mx
 from llmbench_engine.config import read_object
 from llmbench_engine.errors import CheckpointError
 
+_LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its header."""
+
 
 def read_arrays(folder: Path) -> dict[str, mx.array]:
     """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing."""
@@ -21,8 +24,18 @@ def read_arrays(folder: Path) -> dict[str, mx.array]:
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"can't be read: {error}", path=path, key="") from error
         assert isinstance(loaded, dict)
+        _check_end(path, loaded)
         arrays.update(loaded)
     return arrays
+
+
+def _check_end(path: Path, arrays: Mapping[str, mx.array]) -> None:
+    """CheckpointError for bytes behind the last tensor: safetensors has none, and MLX only misses those that lack."""
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    left = path.stat().st_size - (_LENGTH_BYTES + header + sum(array.nbytes for array in arrays.values()))
+    if left > 0:
+        raise CheckpointError(f"has {left} bytes behind its last tensor: it was changed; get it again", path=path)
 
 
 def shards(folder: Path) -> list[Path]:

@@ -64,6 +64,21 @@ def test_what_is_no_folder_is_named(folder: Path, path: str) -> None:
         Engine.load(folder / path)
 
 
+def test_bytes_behind_the_last_tensor_are_told(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: has 1 bytes behind its last tensor"):
+        Engine.load(folder)
+
+
+@pytest.mark.parametrize("lost", [1, 5000])
+def test_a_file_that_was_cut_short_is_told(folder: Path, lost: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: can't be read"):
+        Engine.load(folder)
+
+
 def numbers(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for key, value in values.items():
         if isinstance(value, dict) and key not in HARMLESS:

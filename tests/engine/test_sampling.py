@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmbench_engine.errors import InvalidRequest
-from llmbench_engine.parameters import Key, Sampling, key
+from llmbench_engine.parameters import COLDEST, Key, Sampling, key
 from llmbench_engine.sampling import logprobs, sample
 
 VOCABULARY = 40
@@ -90,6 +90,22 @@ def test_a_greedy_batch_is_nothing_but_an_argmax(monkeypatch: pytest.MonkeyPatch
     for name in ("softmax", "logsumexp", "argsort"):
         monkeypatch.setattr(mx, name, None)
     assert sample(mx.array([[0.0, 1.0]]), [Sampling(top_k=3, top_p=0.5)]).tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-38, 1e-30, 9e-6])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_temperature_that_would_overflow_takes_the_likeliest(temperature: float, filters: dict[str, float]) -> None:
+    logits = np.array([[-50.0, 40.0, 60.0, 50.0]] * 2, np.float32)
+    rows = [Sampling(temperature=temperature, **filters), Sampling(temperature=1)]  # type: ignore[arg-type]
+    assert sample(mx.array(logits), rows, [key(0, 0), key(0, 1)])[0].item() == 2
+
+
+@pytest.mark.parametrize("temperature", [COLDEST, 1e300])
+def test_at_the_ends_of_temperature_probabilities_are_numbers(temperature: float) -> None:
+    logits = np.array([[-3e4, 2.9e4, 3e4]] * 200, np.float32)
+    keys = [key(0, i) for i in range(200)]
+    tokens = sample(mx.array(logits), [Sampling(temperature=temperature, top_p=0.99)] * 200, keys).tolist()
+    assert set(tokens) == ({2} if temperature == COLDEST else {0, 1, 2})
 
 
 def test_logprobs_are_those_of_the_model_in_float32() -> None:
