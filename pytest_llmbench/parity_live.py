@@ -122,7 +122,7 @@ class SectionRun:
             try:
                 solo = pair.ask("candidate", _generating(prompt, len(row)))
             except SideError as error:
-                return TokenCheck(equal=False, note=f"stream {number} by itself: {error.reason}")
+                return TokenCheck(equal=None, note=f"candidate: stream {number} by itself: {error.reason}")
             found = self._compare(pair, prompt, row, solo, ("candidate",), ("batched", "solo"))
             if not found.equal:
                 found = replace(found, note=f"stream {number}: {found.note}")

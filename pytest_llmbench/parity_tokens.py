@@ -20,15 +20,17 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCheck:
-    """`equal`: every token. `excused`: the first different ones were a near tie. `note` says where and by how much."""
+    """`equal`: every token; None where there was nothing to compare with. `excused`: the first different ones were a
+    near tie. `note` says where and by how much, or why nothing is known.
+    """
 
-    equal: bool
+    equal: bool | None
     excused: bool = False
     note: str = ""
 
     @property
     def passed(self) -> bool:
-        return self.equal or self.excused
+        return bool(self.equal) or self.excused
 
 
 def compare(

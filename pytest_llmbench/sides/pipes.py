@@ -78,6 +78,12 @@ class LinePipes:
         del self._buffer[: end + 1]
         return line
 
+    def unasked(self) -> bool:
+        """Whether anything came behind the last line that was taken."""
+        if _wait(self._in, selectors.EVENT_READ, 0.0):
+            self._buffer += os.read(self._in, _CHUNK)
+        return bool(self._buffer)
+
     def pending(self) -> bytes:
         """What has come and wasn't a whole line."""
         return bytes(self._buffer)

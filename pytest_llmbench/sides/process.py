@@ -153,6 +153,8 @@ class SideProcess:
 
     def _exchange(self, request: Request, timeout_s: float) -> tuple[bytes, Window]:
         """Send the request and wait for the answer's line."""
+        if self._pipes.unasked():
+            self._fail(f"broke the protocol: wrote what nobody asked for: {self._pending()}", kind="garbage")
         line = wire.encode_request(request)
         sent_ns = time.monotonic_ns()
         deadline = time.monotonic() + timeout_s

@@ -70,6 +70,14 @@ def text(value: object, where: str) -> str:
     return value
 
 
+def label(value: object, where: str) -> str:
+    """One line of MOST_SHOWN printable characters at most, not blank: it stands in records, tables and messages."""
+    found = text(value, where)
+    if not found.strip() or not found.isprintable() or len(found) > MOST_SHOWN:
+        _wrong(where, f"one line of 1 to {MOST_SHOWN} printable characters")
+    return found
+
+
 def whole(value: object, where: str) -> int:
     """0 … 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value <= _LARGEST_WHOLE:

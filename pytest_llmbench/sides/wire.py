@@ -37,6 +37,8 @@ from pytest_llmbench.sides.messages import (
     ResetRequest,
 )
 
+LONGEST_HELLO: Final = 2**16
+"""Bytes. The record of each section has it."""
 T = TypeVar("T")
 
 
@@ -64,6 +66,8 @@ def parse_request(line: bytes) -> Request:
 
 def parse_hello(line: bytes) -> Hello:
     """SideError of kind "version", too, for another protocol than ours."""
+    if len(line) > LONGEST_HELLO:
+        raise SideError(f"broke the protocol: its hello has more than {LONGEST_HELLO} bytes", kind="garbage")
     return _answer(line, HelloRequest.op, _read_hello)
 
 
@@ -140,8 +144,8 @@ def _read_hello(value: object) -> Hello:
     if not set(capabilities) <= set(CAPABILITIES):
         raise reading.Malformed(f"capabilities are {', '.join(CAPABILITIES)}")
     return Hello(
-        name=reading.text(got["name"], "name"),
-        version=reading.text(got["version"], "version"),
+        name=reading.label(got["name"], "name"),
+        version=reading.label(got["version"], "version"),
         facts=reading.facts(got["facts"], "facts"),
         capabilities=capabilities,
     )

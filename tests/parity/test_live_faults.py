@@ -75,6 +75,18 @@ def test_a_side_that_fails_in_one_section_is_started_anew_for_the_next(lab: Pari
     assert lab.model()["concurrency"][0]["matches_solo"] is None
 
 
+def test_a_batch_without_anything_to_compare_it_with_is_an_error_and_no_other_output(lab: ParityLab) -> None:
+    lab.sides(steady={}, bad={"fault": "exit", "faulty_op": "generate"})
+    lab.plan("concurrency", candidate="bad", concurrency={"levels": [2]})
+    lab.run()
+    outcomes = lab.outcomes()
+    assert outcomes.pop("test_batch_matches_solo[m-2]") == "error"
+    assert set(outcomes.values()) == {"passed"}
+    level = lab.model()["concurrency"][0]
+    assert (level["matches_solo"], level["note"]) == (None, "candidate: stream 0 by itself: ended in generate: exit 3")
+    assert lab.record()["summary"]["correctness_flags"] == []
+
+
 @pytest.mark.parametrize("section", ["decode", "ttft", "memory", "load", "concurrency"])
 @pytest.mark.parametrize("who", ["candidate", "baseline"])
 def test_a_side_of_another_version_is_measured_in_no_section(lab: ParityLab, section: str, who: str) -> None:

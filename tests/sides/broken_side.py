@@ -55,6 +55,8 @@ def misbehave(request):
             write("." * 2**20)
     elif fault == "garbage":
         write("Loading model: 100%|" + "#" * 200 + "\x1b[31m\n")
+    elif fault == "answers-twice":
+        sys.stdout.write(json.dumps({"ok": ok}) + "\n")  # and once more, in one piece with the answer
     elif fault == "half-a-line":
         write('{"ok":{"started_ns":')
         sys.exit(3)
@@ -98,6 +100,8 @@ def answer(request):
     op = request["op"]
     if op == "hello" and fault == "protocol-2":
         return {"ok": {"protocol": 2, "who": "somebody of the future"}}
+    if op == "hello" and fault == "no-version":
+        return {"ok": example["answer"](request)["ok"] | {"version": ""}}
     if op == "hello" and fault == "no-engine":
         return {"error": {"kind": "unsupported", "message": "libengine.so isn't here"}}
     if op == "hello" and fault == "no-batch":

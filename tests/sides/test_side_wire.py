@@ -46,6 +46,7 @@ PARSERS: tuple[Callable[[bytes], Answer], ...] = (
 )
 
 words = st.text(st.characters(exclude_categories=["Cs"]))
+labels = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=120)
 wholes = st.integers(0, 2**63 - 1)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 prompts = ids.filter(bool)
@@ -74,7 +75,7 @@ def margins(draw: st.DrawFn) -> Margins:
 capabilities = st.lists(st.sampled_from(CAPABILITIES)).map(tuple)
 rows = st.lists(ids, max_size=3).map(tuple)
 ANSWERS: tuple[st.SearchStrategy[Any], ...] = (
-    st.builds(Hello, protocol=st.just(1), name=words, version=words, facts=facts, capabilities=capabilities),
+    st.builds(Hello, protocol=st.just(1), name=labels, version=labels, facts=facts, capabilities=capabilities),
     st.builds(Loaded, started_ns=wholes, ready_ns=wholes, first_token_ns=st.none() | wholes),
     st.builds(Generated, started_ns=wholes, token_ns=st.lists(wholes).map(tuple), tokens=ids),
     st.builds(Batched, started_ns=wholes, token_ns=rows, tokens=rows),
@@ -204,6 +205,21 @@ def test_facts_are_scalars() -> None:
         wire.parse_hello(json.dumps({"ok": hello}).encode())
     with pytest.raises(SideError, match="capabilities are margins, batch"):
         wire.parse_hello(json.dumps({"ok": {**hello, "facts": {}, "capabilities": ["telepathy"]}}).encode())
+
+
+@pytest.mark.parametrize("member", ["name", "version"])
+@pytest.mark.parametrize("text", ["", " ", "1.0\n", "\x1b[31m1.0", "1" * 121], ids=repr)
+def test_what_a_side_is_called_is_one_line(member: str, text: str) -> None:
+    hello = {"protocol": 1, "name": "n", "version": "1", "facts": {}, "capabilities": []} | {member: text}
+    with pytest.raises(SideError, match=f"{member} isn't one line of 1 to 120 printable characters") as caught:
+        wire.parse_hello(json.dumps({"ok": hello}).encode())
+    assert caught.value.kind == "garbage"
+
+
+def test_facts_are_no_archive() -> None:
+    hello = {"protocol": 1, "name": "n", "version": "1", "facts": {"log": "x" * 2**16}, "capabilities": []}
+    with pytest.raises(SideError, match="broke the protocol: its hello has more than 65536 bytes"):
+        wire.parse_hello(json.dumps({"ok": hello}).encode())
 
 
 def test_an_unknown_op_is_unsupported() -> None:
