@@ -6,8 +6,10 @@ at most; what it may leave is a torn last line, which is dropped with a warning 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,17 +21,24 @@ NAME = "journal.jsonl"
 
 
 class Journal:
-    """An open journal; `write` returns when the line is on the disk."""
+    """An open journal; `write` returns when the line is on the disk. It is one process's alone until it is closed."""
 
     def __init__(self, path: Path, *, created: str, environment: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Start a new journal, or go on with the one at `path` (a torn last line is cut off)."""
+        """Start a new journal, or go on with the one at `path` (a torn last line is cut off).
+
+        RecordError where another process writes it.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists() or not path.stat().st_size
-        if not new:
+        # Unbuffered: on a full disk nothing must be left over for `close` to write.
+        self._file: IO[bytes] = path.open("ab", buffering=0)
+        try:
+            _lock(self._file, path)
             _check_ours(path)
             _cut_torn_line(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
-        if new or path.stat().st_size == 0:
+        except BaseException:
+            self._file.close()
+            raise
+        if path.stat().st_size == 0:
             head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "created": created}
             self._line(head | {"environment": dict(environment), "options": dict(options)})
 
@@ -40,8 +49,9 @@ class Journal:
         self._file.close()
 
     def _line(self, data: Mapping[str, Any]) -> None:
-        self._file.write(dumps(data) + "\n")
-        self._file.flush()
+        left = memoryview(dumps(data).encode() + b"\n")
+        while left:
+            left = left[self._file.write(left) :]
         os.fsync(self._file.fileno())
 
 
@@ -98,6 +108,26 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecordError(f"{path}:{number}: a journal's line is a JSON object")
     return data
+
+
+def set_aside(path: Path) -> None:
+    """Keep an earlier run's journal under another name: in a new one its tests would count as done.
+
+    RecordError where another process writes it.
+    """
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        _lock(file, path)
+        path.replace(path.with_name(f"{path.stem}.previous{path.suffix}"))
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """The kernel lets go of it when the process ends, however that comes."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RecordError(f"{path}: another pytest writes it; wait for its end, or name another folder") from error
+    except OSError:
+        return  # a file system without locks
 
 
 def _check_ours(path: Path) -> None:

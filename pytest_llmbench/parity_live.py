@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from pytest_llmbench.errors import SideError
 from pytest_llmbench.parity import ParityPoint, ParityResult
 from pytest_llmbench.parity_checkpoint import Checkpoint
@@ -17,13 +15,11 @@ from pytest_llmbench.parity_planned import PlannedPoint, PlannedSection
 from pytest_llmbench.parity_prompts import ParityPrompts
 from pytest_llmbench.parity_readings import Ids, prompts_of, sampler
 from pytest_llmbench.parity_rounds import PointRounds, Say
+from pytest_llmbench.parity_same import SameSides
 from pytest_llmbench.parity_tokens import TokenCheck, compare
 from pytest_llmbench.sides.messages import MARGINS, Hello, Margins
 from pytest_llmbench.sides.process import SideProcess
 from pytest_llmbench.sides.spec import SideSpec
-
-MEMORY_SHARE = 0.6
-"""Both sides are loaded together where their weights take no more than this share of the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +53,17 @@ class SectionRun:
         checkpoint: Checkpoint,
         specs: Mapping[Who, SideSpec],
         *,
+        same: SameSides,
         log_dir: Path,
         say: Say,
     ) -> None:
+        """`same`: of the record that the section goes into."""
         self._planned, self._checkpoint, self._specs, self._say = planned, checkpoint, specs, say
-        self._log_dir = log_dir / planned.id
+        self._same, self._log_dir = same, log_dir / planned.id
         self._hellos: dict[Who, Hello] = {}
 
     def measure(self, points: Sequence[PlannedPoint]) -> MeasuredSection:
-        """Measure these points of the section. MeasurementError where no prompt can be made."""
+        """Measure these points of the section. MeasurementError where no prompt can be made, or a side is another."""
         maker = ParityPrompts(self._checkpoint.path)
         prompts = {point: prompts_of(self._planned, point, maker) for point in points}
         rounds = {point: self._rounds(point, prompts[point]) for point in points}
@@ -96,7 +94,7 @@ class SectionRun:
             self._checkpoint.path,
             log_dir=self._log_dir,
             timeout_s=self._planned.settings.timeout_s,
-            exclusive=not _fit_together(self._checkpoint.path),
+            same=self._same,
         )
         try:
             with pair:
@@ -183,8 +181,3 @@ def _margins(pair: Pair, who: Who, prompt: Ids) -> Margins | None:
 def _raw(run: PointRounds) -> dict[str, float] | None:
     readings = run.found.readings["candidate"]
     return dict(readings[-1].raw) if readings and "candidate" not in run.found.reasons else None
-
-
-def _fit_together(checkpoint: Path) -> bool:
-    weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
-    return len(BOTH) * weights <= MEMORY_SHARE * psutil.virtual_memory().total

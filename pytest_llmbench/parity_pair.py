@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
 from pytest_llmbench.errors import SideError
+from pytest_llmbench.parity_same import SameSides, fit_together
 from pytest_llmbench.sides.messages import Hello
 from pytest_llmbench.sides.process import SideProcess
 from pytest_llmbench.sides.spec import SideSpec
@@ -21,8 +22,8 @@ T = TypeVar("T")
 class Pair:
     """Candidate and baseline. Leaving the block ends their processes.
 
-    `exclusive`: only one of them is there at a time, where both together wouldn't fit into memory. `hellos` keeps what
-    each said of itself.
+    Where both together wouldn't fit into memory, only one of them is there at a time. `hellos` keeps what each said of
+    itself; `same` refuses one that says otherwise than before.
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class Pair:
         *,
         log_dir: Path,
         timeout_s: float,
-        exclusive: bool = False,
+        same: SameSides,
     ) -> None:
         self.hellos: dict[Who, Hello] = {}
         self.checkpoint = checkpoint
-        self._specs, self._log_dir, self._timeout_s, self._exclusive = specs, log_dir, timeout_s, exclusive
+        self._specs, self._log_dir, self._timeout_s, self._same = specs, log_dir, timeout_s, same
         self._open: dict[Who, tuple[SideProcess, ExitStack, int]] = {}
         self._hopeless: dict[Who, SideError] = {}
         self._starts = 0
@@ -69,15 +70,17 @@ class Pair:
         return self._open[who][0]
 
     def fresh(self, who: Who) -> SideProcess:
-        """A new process that has loaded nothing yet, in place of the one before."""
-        for other in BOTH if self._exclusive else (who,):
-            self._close(other)
+        """A new process that has loaded nothing yet, in place of the one before. MeasurementError for another side."""
+        self._close(who)
+        self._make_room(who)
         self._starts += 1
         log = self._log_dir / f"{who}-{self._starts}.log"
         stack = ExitStack()
         side = stack.enter_context(SideProcess(self._specs[who], log, timeout_s=self._timeout_s))
         self.hellos[who] = side.hello
         self._open[who] = (side, stack, self._starts)
+        self._same.check(who, side.hello)
+        self._make_room(who)  # it may be the first one to tell how much memory there is
         return side
 
     def ask(self, who: Who, what: Callable[[SideProcess], T]) -> T:
@@ -89,6 +92,11 @@ class Pair:
             if error.kind != "refused" or error.refusal == "memory":
                 self._close(who)
             raise
+
+    def _make_room(self, who: Who) -> None:
+        if not fit_together(self.checkpoint, self.hellos.values()):
+            for other in set(BOTH) - {who}:
+                self._close(other)
 
     def _close(self, who: Who) -> None:
         if who in self._open:

@@ -12,6 +12,7 @@ from pytest_llmbench.parity_json import section_json
 from pytest_llmbench.parity_pair import BOTH
 from pytest_llmbench.parity_planned import PlannedSection, settings_json
 from pytest_llmbench.parity_record import OUR_SCHEMA, OUR_VERSION, ParityRecord, parse_parity_record
+from pytest_llmbench.parity_same import UNKNOWN_VERSION
 from pytest_llmbench.record import dumps, loads, write_json
 from pytest_llmbench.secrets import hide_command, is_secret_name
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.parity_plan import PlanSide
 
 NAME: Final = "parity.json"
-UNKNOWN_VERSION: Final = "unknown"
 
 
 def section_facts(measured: MeasuredSection) -> dict[str, Any]:
@@ -46,6 +46,22 @@ def section_facts(measured: MeasuredSection) -> dict[str, Any]:
         "reason": missing[0] if missing else "",
         "points": section_json(planned.section, points, gate=limits.gate, goal=limits.goal),
     }
+
+
+def require_facts(node: JsonNode) -> None:
+    """RecordError for what `section_facts` doesn't give."""
+    for name in ("plan", "section"):
+        node[name].text()
+    for name in ("settings", "asked"):
+        node[name].mapping()
+    model = node["model"]
+    model["id"].text()
+    for name in ("kind", "snapshot", "synthetic", "sections"):
+        model[name]
+    for side in (node["sides"][who] for who in BOTH):
+        side["name"].text(), side["version"].text(), side["facts"].mapping()
+    for name in ("complete", "reason", "points"):
+        node[name]
 
 
 def is_measured(facts: Mapping[str, Any], planned: PlannedSection) -> bool:
@@ -102,8 +118,13 @@ class ParityWriter:
         return path
 
     def _path(self, plan: str) -> Path:
-        first = next(iter(self._plans)) == plan
-        return self._out / (NAME if first else f"parity_{Path(plan).stem}.json")
+        """Another one for each plan, also for those of the same name in several folders."""
+        stem = Path(plan).stem
+        namesakes = [other for other in list(self._plans)[1:] if Path(other).stem == stem]
+        if plan not in namesakes:
+            return self._out / NAME
+        number = namesakes.index(plan) + 1
+        return self._out / (f"parity_{stem}.json" if number == 1 else f"parity_{stem}_{number}.json")
 
     def _document(self, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
         newest = sections[-1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench import collect, comparing
-from pytest_llmbench.errors import BenchError, UsageError
+from pytest_llmbench.errors import BenchError, RecordError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
 from pytest_llmbench.resume import ResumedFailure, is_replay, options_json
 from pytest_llmbench.session import Bench, bench_of
@@ -143,7 +143,10 @@ class ResultRecorder:
         if result.parity is None:
             return
         assert self._parity is not None
-        self._parity.add(result.parity)
+        try:
+            self._parity.add(result.parity)
+        except RecordError as error:
+            self._bench.warnings.append(f"{result.nodeid}: its section isn't in the parity record: {error}")
 
     def _open_journal(self) -> Journal:
         from pytest_llmbench import journal
@@ -152,7 +155,7 @@ class ResultRecorder:
             out, resumed = self._bench.options.out, self._bench.options.resume
             assert out is not None
             if resumed is None:
-                _set_aside(out / journal.NAME)
+                journal.set_aside(out / journal.NAME)
             self._journal = journal.Journal(out / journal.NAME, **self._head_facts())
             self._parity = self._begin_parity(out)
             if resumed is not None and resumed.resolve() != out.resolve():
@@ -189,7 +192,7 @@ class ResultRecorder:
             self._head = {"created": utc_now(), "environment": environment, "options": options_json(self._bench)}
         return self._head
 
-    @pytest.hookimpl
+    @pytest.hookimpl(tryfirst=True)  # another plugin whose own file can't be written would end the session before ours
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self._journal is not None:
             self._journal.close()
@@ -212,12 +215,6 @@ class ResultRecorder:
             write_json(out / "run.json", record)
         except OSError as error:
             self._bench.warnings.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
-
-
-def _set_aside(path: Path) -> None:
-    """Keep an earlier run's journal under another name: in a new one its tests would count as done."""
-    if path.exists():
-        path.replace(path.with_name(f"{path.stem}.previous{path.suffix}"))
 
 
 def _outcome(report: pytest.TestReport) -> Outcome | None:

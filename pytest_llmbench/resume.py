@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ def read_resumed(bench: Bench) -> None:
     from pytest_llmbench import journal
 
     found = journal.read(folder / journal.NAME)
+    _require_sections(found.run.results, folder / journal.NAME)
     _require_same_options(found.run.options, bench, folder)
     bench.resumed = {r.nodeid: r for r in found.run.results if _is_done(r)}
     by_time = sorted(found.run.results, key=lambda r: r.finished_at)
@@ -60,6 +61,7 @@ def resume(bench: Bench, items: list[pytest.Item]) -> None:
             f"{next(iter(bench.resumed))}; start pytest from the same folder, and write --llmbench-resume=DIR"
         )
     again = _sections_to_measure(bench, items)
+    _expect_sides(bench, again)
     for item in items:
         earlier = bench.resumed.get(item.nodeid)
         if earlier is None:
@@ -97,6 +99,16 @@ def _is_done(result: Result) -> bool:
     return result.outcome in ("passed", "failed") or (result.outcome == "skipped" and "section" in result.extra)
 
 
+def _require_sections(results: Iterable[Result], path: Path) -> None:
+    """RecordError where a section of a parity plan isn't what a run writes."""
+    for result in results:
+        if result.parity is not None:
+            from pytest_llmbench.json_node import JsonNode
+            from pytest_llmbench.parity_writer import require_facts
+
+            require_facts(JsonNode(value=result.parity, file=path, path=f"parity of {result.nodeid}"))
+
+
 def _section_key(facts: Mapping[str, Any]) -> tuple[str, str, str]:
     return facts["plan"], facts["model"]["id"], facts["section"]
 
@@ -107,7 +119,7 @@ def _sections_to_measure(bench: Bench, items: list[pytest.Item]) -> set[PlannedS
     A section is measured as a whole, so all of its tests are done again.
     """
     again: set[PlannedSection] = set()
-    if not bench.resumed:
+    if bench.options.resume is None:
         return again
     from pytest_llmbench.parity_writer import is_measured
 
@@ -119,6 +131,14 @@ def _sections_to_measure(bench: Bench, items: list[pytest.Item]) -> set[PlannedS
         if item.nodeid not in bench.resumed or facts is None or not is_measured(facts, section):
             again.add(section)
     return again
+
+
+def _expect_sides(bench: Bench, again: set[PlannedSection]) -> None:
+    """What is measured now must be the sides whose readings stay in the record."""
+    replaced = {(str(section.plan.path), section.model.id, section.section) for section in again}
+    for key, facts in bench.resumed_sections.items():
+        if key not in replaced:
+            bench.plans.same_sides(key[0]).expect(facts["sides"])
 
 
 def _entry_changed(bench: Bench, item: pytest.Item, earlier: Result) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.parity_pair import Who
     from pytest_llmbench.parity_plan import ParityPlan, ParityPlanModel, ParitySettings
     from pytest_llmbench.parity_planned import PlannedPoint, PlannedSection
+    from pytest_llmbench.parity_same import SameSides
     from pytest_llmbench.session import Bench
     from pytest_llmbench.sides.spec import SideSpec
 
@@ -28,6 +29,7 @@ class Plans:
         self._bench = bench
         self._plans: dict[Path, tuple[PlannedSection, ...]] = {}
         self._checkpoints: dict[tuple[Path, str], Unavailable | Checkpoint] = {}
+        self._same: dict[str, SameSides] = {}
         self.reported: set[PlannedSection] = set()
 
     @cached_property
@@ -91,10 +93,17 @@ class Plans:
         from pytest_llmbench.parity_live import SectionRun
 
         specs = self._specs(planned.plan)
-        run = SectionRun(planned, checkpoint, specs, log_dir=self._bench.log_dir, say=self._bench.progress.say)
+        same, say = self.same_sides(str(planned.plan.path)), self._bench.progress.say
+        run = SectionRun(planned, checkpoint, specs, same=same, log_dir=self._bench.log_dir, say=say)
         self._bench.progress.say(f"{planned.id}: waiting for the accelerator")
         with self._bench.accelerator.hold(self._bench.progress.announce):
             return run.measure(points)
+
+    def same_sides(self, plan: str) -> SameSides:
+        """What the sides of that plan's record have said of themselves."""
+        from pytest_llmbench.parity_same import SameSides
+
+        return self._same.setdefault(plan, SameSides())
 
     def _require_sides(self, plan: ParityPlan) -> None:
         names = [*(side.name for side in plan.sides), *self.sides]

@@ -24,6 +24,7 @@ DEFAULTS = {
     "differs_at": {},  # op: index of a token that is another one
     "margin": 1.0,
     "peak_bytes": 1000,
+    "facts": {},
     "fault": "",
     "faulty_op": "generate",
     "from_prompt_tokens": 0,
@@ -73,7 +74,7 @@ def by_rule(prompt, n, op):
 
 
 def hello(request):
-    facts = {"library": "2.1", "fast": True}
+    facts = {"library": "2.1", "fast": True} | script["facts"]
     capabilities = script["capabilities"]
     return {
         "protocol": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -99,6 +100,50 @@ def test_a_plan_that_changed_is_measured_again(lab: ParityLab, changed: dict[str
     assert len(lab.events("start")) == 2
 
 
+NEW: dict[str, dict[str, object]] = {"version": {"version": "1.1"}, "library": {"facts": {"library": "2.2"}}}
+
+
+@pytest.mark.parametrize("who", ["candidate", "baseline"])
+@pytest.mark.parametrize("name", NEW)
+def test_readings_of_two_versions_of_a_side_are_never_in_one_record(lab: ParityLab, name: str, who: str) -> None:
+    lab.sides(steady={}, mine={})
+    lab.plan("decode", "load", **{who: "mine"})
+    lab.run("-k", "section:decode").assert_outcomes(passed=3)
+    lab.sides(steady={}, mine=NEW[name])
+    result = lab.run("--llmbench-resume=out")
+    result.assert_outcomes(skipped=3, errors=2)
+    then, now = ("1.0", "1.1") if name == "version" else ("2.1", "2.2")
+    result.stdout.fnmatch_lines(
+        [f"{who}: not the side that *: {name} {now} (was {then}); have the same one again, or *"]
+    )
+    assert lab.record()["sections"] == ["decode"]
+    lab.sides(steady={}, mine={})
+    lab.run("--llmbench-resume=out").assert_outcomes(skipped=3, passed=2)
+
+
+def test_another_version_may_be_measured_where_nothing_of_the_old_one_stays(lab: ParityLab) -> None:
+    lab.sides(steady={}, mine={"fault": "exit"})
+    lab.plan("decode", candidate="mine")
+    lab.run().assert_outcomes(errors=3)
+    lab.sides(steady={}, mine={"version": "1.1", "facts": {"free": 7}})
+    lab.run("--llmbench-resume=out").assert_outcomes(passed=3)
+    assert lab.record()["candidate"]["version"] == "1.1"
+
+
+@pytest.mark.parametrize("damage", ["plan", "settings", "asked", "model", "sides", "points"])
+def test_a_section_that_lost_a_part_in_the_journal_is_told_by_name(lab: ParityLab, damage: str) -> None:
+    lab.plan("decode")
+    lab.run().assert_outcomes(passed=3)
+    path = lab.out / "journal.jsonl"
+    head, first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    data = json.loads(first)
+    del data["parity"][damage]
+    path.write_text("".join([head, json.dumps(data) + "\n", *rest]), encoding="utf-8")
+    result = lab.run("--llmbench-resume=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*journal.jsonl: parity of plan.yaml::*: missing key '{damage}'*"])
+
+
 def test_a_section_that_a_resumed_run_leaves_out_stays_in_its_record_wherever_that_is(lab: ParityLab) -> None:
     lab.plan("decode", "load")
     lab.run("-k", "section:decode", "--llmbench-out=first").assert_outcomes(passed=3)
@@ -150,6 +195,17 @@ def test_each_of_two_plans_has_a_record(lab: ParityLab) -> None:
     lab.plan("decode", models=[{"id": "two", "sections": ["decode"]}], name="second.yaml")
     lab.run("plan.yaml", "second.yaml", "-k", "tok_s").assert_outcomes(passed=4)
     assert [lab.record(name)["models"][0]["id"] for name in ("parity.json", "parity_second.json")] == ["one", "two"]
+
+
+def test_plans_of_one_name_in_several_folders_have_a_record_each(lab: ParityLab) -> None:
+    for name in ("a", "b", "c"):
+        (lab.path / name).mkdir()
+        lab.plan(
+            models=[{"id": name, "sections": ["decode"], "path": str(lab.path / "weights")}], name=f"{name}/p.yaml"
+        )
+    lab.run("a/p.yaml", "b/p.yaml", "c/p.yaml", "-k", "decode-r1").assert_outcomes(passed=3)
+    names = ("parity.json", "parity_p.json", "parity_p_2.json")
+    assert [lab.record(name)["models"][0]["id"] for name in names] == ["a", "b", "c"]
 
 
 def test_the_head_says_who_was_measured(lab: ParityLab) -> None:

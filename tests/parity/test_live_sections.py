@@ -146,6 +146,15 @@ def test_sides_that_don_t_fit_together_are_never_there_together(lab: ParityLab) 
     assert len(lab.events("start")) > 4
 
 
+def test_what_a_side_tells_of_its_device_counts_and_not_the_machine_s_memory(lab: ParityLab) -> None:
+    lab.sides(steady={}, device={"facts": {"device.total_memory": 10_000}})
+    lab.plan("decode", baseline="device", legacy_repeats=[1], runs_per_pass=2, max_rounds=2)
+    lab.run("-k", "parity")
+    assert set(lab.outcomes().values()) == {"passed"}
+    # The first to start has no other one yet, the second tells of its device: then the first one has to go.
+    assert [len(event["alive"]) for event in lab.events("start")] == [0, 1, 0]
+
+
 def test_sides_that_fit_are_started_once_for_a_section(lab: ParityLab) -> None:
     lab.plan("decode", "ttft")
     lab.run()

@@ -142,6 +142,13 @@ def test_an_unusable_folder_is_refused_before_anything_is_measured(lab: Lab) -> 
     assert lab.opened() == []
 
 
+def test_a_junit_file_that_cant_be_written_costs_no_record(lab: Lab) -> None:
+    lab.matrix({"id": "a"})
+    (lab.path / "taken").write_text("a file")
+    lab.run("matrix.yaml", "--llmbench-out=out", "--junitxml=taken/junit.xml")
+    assert lab.run_json()["complete"] is True
+
+
 def test_the_journal_is_there_before_the_first_result(lab: Lab) -> None:
     lab.matrix({"id": "a", "extra_args": ["--broken", "broken"]})
     (lab.path / "broken").touch()

@@ -13,7 +13,7 @@ import pytest
 from process_helpers import REPOSITORY, wait_text
 
 from pytest_llmbench.errors import RecordError
-from pytest_llmbench.journal import Journal, read
+from pytest_llmbench.journal import Journal, read, set_aside
 from pytest_llmbench.record import Outcome, Result
 
 HEAD = {"created": "2026-01-31T12:00:00.000+00:00", "environment": {"chip": "x"}, "options": {}}
@@ -57,6 +57,37 @@ def test_a_line_is_in_the_file_when_write_returns_even_if_the_process_is_killed(
         wait_text(tmp_path / "ready")
         process.send_signal(signal.SIGKILL)
     assert outcomes(tmp_path / "j") == {"a": "passed"}
+
+
+def test_two_at_once_are_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    first = Journal(path, **HEAD)  # type: ignore[arg-type]
+    for other in (lambda: Journal(path, **HEAD), lambda: set_aside(path)):  # type: ignore[arg-type]
+        with pytest.raises(RecordError, match="j: another pytest writes it; wait for its end, or name another folder"):
+            other()
+    first.write(result("a"))
+    first.close()
+    write(path, result("b"))
+    assert outcomes(path) == {"a": "passed", "b": "passed"}
+    set_aside(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["j.previous"]
+
+
+def test_a_full_disk_is_told_at_the_line_and_not_again_at_the_end(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, resource, sys\n"
+        "from pytest_llmbench.journal import Journal\nfrom pytest_llmbench.record import Result\n"
+        "journal = Journal(pathlib.Path(sys.argv[1]), created='c', environment={}, options={})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
+        "one = Result(nodeid='a' * 50, outcome='passed', duration_s=1.0, finished_at='now', verdicts=[])\n"
+        "try:\n    [journal.write(one) for _ in range(9)]\nexcept OSError:\n    print('told')\n"
+        "journal.close()\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "j")]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("told\n", "", 0)
+    assert outcomes(tmp_path / "j") == {"a" * 50: "passed"}
+    assert (read(tmp_path / "j").warning or "").startswith(f"{tmp_path / 'j'}: dropped a torn last line")
 
 
 def test_a_torn_last_line_is_dropped_with_a_warning_wherever_it_is_torn(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ LAYERS = (
     """process supervise supervisor ports file_cache memory memory_macos power accelerator chat chat_reply chat_tools
     sandbox sandbox_child backends/* sides/*""",
     """measure verdict parity parity_points parity_record parity_summary
-    parity_plan parity_plan_file parity_planned parity_checkpoint parity_prompts parity_pair parity_readings
+    parity_plan parity_plan_file parity_planned parity_checkpoint parity_prompts parity_same parity_pair parity_readings
     parity_rounds parity_tokens parity_live quality tools""",
     """record run_shape journal parity_json parity_writer figures compare compare_text merge history predecessor
     predecessor_odd export summary_page report_files report report/*""",
