@@ -23,10 +23,13 @@ def drop(folder: Path) -> None:
     if sys.platform == "darwin":
         _purge()
         return
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    for path in files:
-        _drop_file(path)
-    left = cached_share(files)
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+        for path in files:
+            _drop_file(path)
+        left = cached_share(files)
+    except OSError as error:
+        raise Unavailable(f"can't take {folder} out of the file cache: {error}") from error
     if left > MOST_LEFT:
         raise Unavailable(f"the file cache keeps {left:.0%} of {folder} (its file system may live in memory)")
 

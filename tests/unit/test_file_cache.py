@@ -81,3 +81,8 @@ def test_files_that_live_in_memory_can_t_be_dropped() -> None:
         written(Path(name), "a")
         with pytest.raises(Unavailable, match=f"the file cache keeps 100% of {name}"):
             file_cache.drop(Path(name))
+
+
+def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"can't take .*gone out of the file cache: .*No such file"):
+        file_cache.drop(tmp_path / "gone")
