@@ -86,7 +86,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def _parametrize_record(metafunc: pytest.Metafunc, bench: Bench) -> None:
     file = metafunc.definition.getparent(RecordFile)
-    records = [bench.record(file.path)] if file is not None else bench.records
+    records = (bench.record(file.path),) if file is not None else bench.configured_records()
     results = [r for record in records for r in record.results if r.gated]
     params = [
         pytest.param(r, id=r.id, marks=pytest.mark.llmbench(model_id=r.model, section=r.section)) for r in results

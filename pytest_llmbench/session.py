@@ -141,6 +141,16 @@ class Bench:
         """The records read so far."""
         return tuple(self._records.values())
 
+    def configured_records(self) -> tuple[ParityRecord, ...]:
+        """Every record that was named: what tests outside of record files run over."""
+        named = [path for given in sorted(self.named_paths) for path in (given, *sorted(given.glob("*.json")))]
+        files = [path for path in dict.fromkeys(named) if path.is_file() and self.is_record_file(path)]
+        if not files:
+            raise UsageError(
+                "no saved record to run over: name one on the command line, or in the ini value llmbench_records"
+            )
+        return tuple(self.record(path) for path in files)
+
     def configured_matrices(self) -> tuple[Matrix, ...]:
         """Every matrix that the option names: what tests outside matrix files run over."""
         files: list[Path] = []

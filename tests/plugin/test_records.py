@@ -45,6 +45,21 @@ def replay(pytester: pytest.Pytester, no_outer_settings: None) -> Replay:
     return run
 
 
+@pytest.mark.parametrize(
+    "words", [["test_mine.py", RECORD], [RECORD, "test_mine.py"], ["test_mine.py", "-o", f"llmbench_records={RECORDS}"]]
+)
+def test_a_test_of_the_users_own_runs_over_each_record_that_is_named(lab: Lab, words: list[str]) -> None:
+    (lab.path / "test_mine.py").write_text("def test_own(llmbench_parity): assert llmbench_parity.gated\n")
+    lab.run(*words, "-k", "test_own").assert_outcomes(passed=280)
+
+
+def test_without_a_record_a_test_over_records_is_an_error(lab: Lab) -> None:
+    (lab.path / "test_mine.py").write_text("def test_own(llmbench_parity): pass\n")
+    result = lab.run("test_mine.py")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*no saved record to run over: name one on the command line, *"])
+
+
 def test_the_m4_pro_record_gives_its_254_verdicts_and_26_skips(replay: Replay) -> None:
     result, reports = replay(str(RECORDS))
     result.assert_outcomes(passed=245, failed=9, skipped=26)
