@@ -159,10 +159,9 @@ def llmbench_measurement(
     llmbench_meter: Meter, llmbench_entry: MatrixEntry, llmbench_prompt: str, pytestconfig: pytest.Config
 ) -> Measurement:
     """The entry's measurement of the prompt, made once."""
-    try:
-        return bench_of(pytestconfig).measure(llmbench_meter, llmbench_entry, llmbench_prompt)
-    except BenchError as error:
-        could_not_measure(error)
+    bench = bench_of(pytestconfig)
+    with errors_as_outcomes(bench):
+        return bench.measure(llmbench_meter, llmbench_entry, llmbench_prompt)
 
 
 def _count(measurement: Measurement, metric: str) -> int:

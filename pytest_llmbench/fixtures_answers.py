@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.errors import BenchError
-from pytest_llmbench.fixtures import could_not_measure, errors_as_outcomes
+from pytest_llmbench.fixtures import errors_as_outcomes
 from pytest_llmbench.session import bench_of
 
 if TYPE_CHECKING:
@@ -26,11 +25,9 @@ def llmbench_tool_check(llmbench_meter: Meter, pytestconfig: pytest.Config) -> T
 
 
 @pytest.fixture(scope="session")
-def llmbench_quality_check(llmbench_meter: Meter) -> QualityCheck:
+def llmbench_quality_check(llmbench_meter: Meter, pytestconfig: pytest.Config) -> QualityCheck:
     """The entry's model, asked once for a function, which was then run in the sandbox."""
     from pytest_llmbench import quality
 
-    try:
+    with errors_as_outcomes(bench_of(pytestconfig)):
         return quality.check(llmbench_meter)
-    except BenchError as error:
-        could_not_measure(error)
