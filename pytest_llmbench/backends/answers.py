@@ -25,13 +25,19 @@ def one_token(model: str, *, length_field: str = "max_tokens") -> dict[str, Any]
 
 
 def chat_body(
-    model: str, prompt: Prompt, *, max_tokens: int, temperature: float, fields: Mapping[str, Any]
+    model: str,
+    prompt: Prompt,
+    *,
+    max_tokens: int,
+    temperature: float,
+    fields: Mapping[str, Any],
+    length_field: str = "max_tokens",
 ) -> dict[str, Any]:
     """A request for OpenAI's chat; `fields` are what the server's dialect adds."""
     return {
         "model": model,
         "messages": [{"role": m.role, "content": m.content} for m in prompt.messages],
-        "max_tokens": max_tokens,
+        length_field: max_tokens,
         "temperature": temperature,
         "stream_options": {"include_usage": True},
         **fields,

@@ -67,10 +67,7 @@ class LiteRtLm(ServerBackend):
         return installed_version(self.binary(entry)[0], "litert-lm")
 
     def request_fields(self, prompt: Prompt, *, max_tokens: int, fixed_length: bool, cached: bool) -> Mapping[str, Any]:
-        fields: dict[str, Any] = {self.length_field: max_tokens}
-        if prompt.think is not None:
-            fields["reasoning_effort"] = "medium" if prompt.think else "none"
-        return fields
+        return {} if prompt.think is None else {"reasoning_effort": "medium" if prompt.think else "none"}
 
     def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
         _, rest = split_model_id(entry.model_id)

@@ -225,7 +225,12 @@ class ServerTarget(HttpTarget):
     ) -> Reply:
         fields = self._backend.request_fields(prompt, max_tokens=max_tokens, fixed_length=fixed_length, cached=cached)
         body = answers.chat_body(
-            self._launch.model_name, prompt, max_tokens=max_tokens, temperature=temperature, fields={**fields, **more}
+            self._launch.model_name,
+            prompt,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            fields={**fields, **more},
+            length_field=self._backend.length_field,
         )
         reply = self._watched.stream(body, max_tokens=max_tokens)
         answers.check_model(reply, self._launch.model_name)

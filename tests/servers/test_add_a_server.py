@@ -16,6 +16,8 @@ import pytest
 import yaml
 from server_kit import LAUNCHER, SOURCES
 
+from pytest_llmbench.backends.server import ServerBackend
+
 MOST_LINES = 30
 PAGE = (SOURCES / "docs/add-a-server.md").read_text(encoding="utf-8")
 
@@ -67,6 +69,12 @@ def install_chatd(plugin: pytest.Pytester) -> None:
 
 def test_a_server_takes_thirty_lines() -> None:
     assert len(block("python").splitlines()) <= MOST_LINES
+
+
+def test_the_page_tells_of_everything_that_a_server_may_say() -> None:
+    classes = [kind for kind in ServerBackend.__mro__ if kind.__module__.startswith("pytest_llmbench.")]
+    names = {name for kind in classes for name in vars(kind) if not name.startswith("_")}
+    assert {name for name in names if f"`{name}`" not in PAGE} == {"launch"}  # makes the command of what they say
 
 
 @pytest.mark.skipif(find_spec("xllamacpp") is None, reason="pip install 'pytest-llmbench[llama]'")
