@@ -259,8 +259,8 @@ def _partner(subject: Subject, candidates: Sequence[Subject]) -> Subject:
 
 
 def _is_lost(subject: Subject) -> bool:
-    """Whether a test of it ran and gave no figure; one that was skipped says why."""
-    return not subject.metrics and subject.outcome != "skipped"
+    """Whether a test of it ran and gave no figure; one that was skipped, or has a known issue, says why."""
+    return not subject.metrics and subject.outcome not in ("skipped", "xfailed")
 
 
 def _is_there(group: Sequence[Subject]) -> bool:
@@ -268,8 +268,8 @@ def _is_there(group: Sequence[Subject]) -> bool:
 
 
 def _gone(name: str, group: Sequence[Subject]) -> str:
-    why = next((subject.reason.partition("\n")[0] for subject in group if subject.reason), "")
-    return f"{name} (skipped: {why})" if why else name
+    said = next((subject for subject in group if subject.reason), None)
+    return name if said is None else f"{name} ({said.outcome}: {said.reason.partition(chr(10))[0]})"
 
 
 def _machines(pairs: Iterable[tuple[Subject, Subject]]) -> tuple[str, ...]:

@@ -107,12 +107,15 @@ def test_what_was_measured_and_now_fails_to_run_is_a_fault(tmp_path: Path, capsy
     assert "lost: a-short: the server exited with 3" in capsys.readouterr().out
 
 
-def test_what_is_skipped_now_is_named_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("outcome", ["skipped", "xfailed"])
+def test_what_is_skipped_now_is_named_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str
+) -> None:
     before = save(tmp_path / "a.json", run(result("a", {"decode_tok_s": SPEED}), result("b", {"decode_tok_s": SPEED})))
-    gone = result("b", None, outcome="skipped", reason="no such server; fix: install it")
+    gone = result("b", None, outcome=outcome, reason="no such server; fix: install it")
     after = save(tmp_path / "b.json", run(result("a", {"decode_tok_s": SPEED}), gone))
     assert command("compare", before, after) == 0
-    assert "only in the old run: b-short (skipped: no such server; fix: install it)" in capsys.readouterr().out
+    assert f"only in the old run: b-short ({outcome}: no such server; fix: install it)" in capsys.readouterr().out
 
 
 def test_other_machines_are_said(old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
