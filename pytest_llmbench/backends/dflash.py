@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models
 from pytest_llmbench.backends.base import check_each
-from pytest_llmbench.backends.llama_server import value_of
+from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
 from pytest_llmbench.backends.server import HOST, Launch

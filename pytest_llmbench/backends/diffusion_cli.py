@@ -14,7 +14,9 @@ from typing import ClassVar
 
 from pytest_llmbench.backends.base import Backend, Report, check_each
 from pytest_llmbench.backends.diffusion_target import DiffusionTarget
-from pytest_llmbench.backends.llama_server import CONTEXT, LAYERS, gguf_file, left_open, parse_version, value_of
+from pytest_llmbench.backends.flags import left_open, value_of
+from pytest_llmbench.backends.llama_dialect import gguf_file, parse_version
+from pytest_llmbench.backends.llama_server import CONTEXT, LAYERS
 from pytest_llmbench.backends.programs import find_program, program_output
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.matrix import MatrixEntry, RunSettings

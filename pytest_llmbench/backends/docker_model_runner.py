@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pytest_llmbench.backends import reach
-from pytest_llmbench.backends.llama_server import llama_fields
+from pytest_llmbench.backends.llama_dialect import llama_fields
 from pytest_llmbench.backends.running import Loaded, RunningBackend, Session
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.errors import RequestError, ServerStartError, Unavailable

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pytest_llmbench import models, tokenizer
 from pytest_llmbench.backends import answers
 from pytest_llmbench.backends.base import ONE_STREAM
-from pytest_llmbench.backends.llama_server import value_of
+from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.programs import find_program, version_beside
 from pytest_llmbench.backends.server import HOST, ServerBackend
 from pytest_llmbench.backends.watched import WatchedClient

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import tokenizer
-from pytest_llmbench.backends.llama_server import llama_timings, value_of
+from pytest_llmbench.backends.flags import value_of
+from pytest_llmbench.backends.llama_dialect import llama_timings
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
 from pytest_llmbench.backends.server import Launch

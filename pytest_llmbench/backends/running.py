@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench.backends import answers, reach
-from pytest_llmbench.backends.base import (
-    FIRST,
-    OF_A_PROCESS,
-    Backend,
-    Report,
-    TargetInfo,
-    load_seconds,
-    refuse_fields,
-)
-from pytest_llmbench.backends.llama_server import context_tokens, llama_cached, llama_timings, needed_tokens
+from pytest_llmbench.backends.base import FIRST, OF_A_PROCESS, Backend, Report, TargetInfo, load_seconds, refuse_fields
+from pytest_llmbench.backends.llama_dialect import llama_cached, llama_timings
+from pytest_llmbench.backends.room import context_tokens, needed_tokens
 from pytest_llmbench.backends.server import api_key
 from pytest_llmbench.backends.together import HttpTarget
 from pytest_llmbench.backends.watched import OpenClient, WatchedClient

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
-from pytest_llmbench.backends.llama_server import LlamaServer, context_tokens, left_open, value_of
+from pytest_llmbench.backends.flags import left_open, value_of
+from pytest_llmbench.backends.llama_server import LlamaServer
 from pytest_llmbench.backends.programs import find_program, installed_version
+from pytest_llmbench.backends.room import context_tokens
 from pytest_llmbench.backends.server import HOST, Launch
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import ChatClient

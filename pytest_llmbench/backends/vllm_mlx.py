@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_llmbench import tokenizer
-from pytest_llmbench.backends.llama_server import value_of
+from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
 from pytest_llmbench.backends.server import HOST, Launch

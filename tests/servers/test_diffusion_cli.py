@@ -16,7 +16,7 @@ from server_kit import Flavour, entry, open_target, prompt_for, settings, write_
 
 from pytest_llmbench.backends.diffusion_cli import DiffusionCli, architecture, arguments
 from pytest_llmbench.backends.diffusion_target import LOST, parse_output
-from pytest_llmbench.backends.llama_server import value_of
+from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.errors import RequestError, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.measure import Meter

@@ -13,8 +13,8 @@ from running_kit import Running, measure, ollama_program, opened
 from server_kit import read_record, settings, wait_until
 
 from processes import is_running
-from pytest_llmbench.backends.llama_server import context_tokens
 from pytest_llmbench.backends.ollama import Ollama
+from pytest_llmbench.backends.room import context_tokens
 from pytest_llmbench.errors import ServerCrashed, ServerStartError, ServerTimeout, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.ports import free_port, port_owner

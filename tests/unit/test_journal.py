@@ -77,7 +77,8 @@ def test_a_full_disk_is_told_at_the_line_and_not_again_at_the_end(tmp_path: Path
     program = (
         "import pathlib, resource, sys\n"
         "from pytest_llmbench.journal import Journal\nfrom pytest_llmbench.record import Result\n"
-        "journal = Journal(pathlib.Path(sys.argv[1]), created='2026-01-31T12:00:00.000+00:00', environment={}, options={})\n"
+        "now = '2026-01-31T12:00:00.000+00:00'\n"
+        "journal = Journal(pathlib.Path(sys.argv[1]), created=now, environment={}, options={})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
         "one = Result(nodeid='a' * 50, outcome='passed', duration_s=1.0, finished_at='now', verdicts=[])\n"
         "try:\n    [journal.write(one) for _ in range(9)]\nexcept OSError:\n    print('told')\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import inspect
+import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench
+from pytest_llmbench.backends import builtin_backends
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pytest_llmbench"
@@ -37,6 +40,7 @@ LAYERS = (
 )
 HEAVY = {"mlx", "mlx_lm", "numpy", "httpx", "transformers"}
 MOST_LINES = 300
+MOST_LINES_OF_A_SERVER = 120
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -127,6 +131,13 @@ def test_the_engine_stands_alone() -> None:
 def test_a_file_stays_short(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MOST_LINES, f"{path.name} has {lines} lines; split it (at most {MOST_LINES})"
+
+
+def test_a_server_is_a_screen_or_two() -> None:
+    """What servers have in common isn't in a server's file."""
+    files = {type(backend).__module__ for backend in builtin_backends().values()}
+    lines = {name: len(inspect.getsource(sys.modules[name]).splitlines()) for name in files}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_SERVER} == {}
 
 
 def test_versions_agree() -> None:

@@ -13,7 +13,10 @@ from process_helpers import REPOSITORY
 from run_examples import entry, settings
 
 from pytest_llmbench.backends import xllamacpp_launcher
-from pytest_llmbench.backends.llama_server import CONTEXT_STEP, LlamaServer, context_tokens, parse_version, value_of
+from pytest_llmbench.backends.flags import value_of
+from pytest_llmbench.backends.llama_dialect import parse_version
+from pytest_llmbench.backends.llama_server import LlamaServer
+from pytest_llmbench.backends.room import CONTEXT_STEP, context_tokens
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.matrix import CustomPrompt
 from pytest_llmbench.prompts import Prompt
