@@ -41,7 +41,7 @@ def test_a_record_without_decode_at_32k_tells_the_first_token_there(page: Page, 
     expect(page.locator("#leaders thead")).not_to_contain_text("32k")
     expect(page.locator("#leaders-ttft thead")).to_contain_text("≤ 32k tokens")
     expect(page.locator("#leaders-ttft tr", has_text="Qwen3.8-27B-4bit")).to_contain_text(
-        re.compile(r"(nuvec|mlx-lm) \d+ s(then|not clearly behind:) (nuvec|mlx-lm) \d+ s \(\+\d\.\d %\)")
+        re.compile(r"(nuvec|mlx-lm) \d+ s(then|not clearly behind:) (nuvec|mlx-lm) \d+ s \(\+\d\.\d\s%\)")
     )
 
 

@@ -27,7 +27,7 @@ function text(metric, x) {
   return number(x, 6);
 }
 
-const percent = (x) => `${(100 * x).toFixed(Math.abs(x) < 0.001 ? 3 : 1)} %`;
+const percent = (x) => `${(100 * x).toFixed(Math.abs(x) < 0.001 ? 3 : 1)}\u00a0%`;
 const signed = (share) => `${share > 0 ? "+" : "−"}${percent(Math.abs(share))}`;
 const tokens = (n) => n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : n.toLocaleString("en");
 
