@@ -137,10 +137,12 @@ def status_of(subject: Subject) -> str:
 
 
 def _place(subject: Subject, point: ParityPoint | None, side: int) -> Row:
-    """Context length in tokens, and the level of a concurrency point."""
+    """Context length in tokens, and how many requests ran at once where that was measured."""
     tokens = subject.metrics.get("prompt_tokens")
     if point is None:
-        return {"context": None if tokens is None else tokens.value, "level": None}
+        number = subject.prompt.rpartition("-")[2]
+        level = int(number) if "wall_s" in subject.metrics and number.isdecimal() else None
+        return {"context": None if tokens is None else tokens.value, "level": level}
     level = int(point.name) if point.section == "concurrency" else None
     known = point.prompt_tokens[side] if point.prompt_tokens else None
     exact = int(point.name) if point.section == "ttft" and point.name.isdigit() else None

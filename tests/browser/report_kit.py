@@ -144,6 +144,18 @@ def undecided_page(folder: Path, *, slow: float, quick: float) -> Path:
     return _page(folder / "undecided.html", run(found, "2026-01-01T00:00:00.000+00:00"))
 
 
+def together_page(folder: Path) -> Path:
+    """An entry by itself, and with four requests at once, of which each was quicker than any by itself."""
+    four = measurement(90.0)
+    four["metrics"] |= {"aggregate_tok_s": 300.0, "wall_s": 1.0}
+    four |= {"level": 4, "samples": four["samples"][:1] * 4, "rounds": [{"valid": True, "metrics": {}}]}
+    found = [
+        result("mine", "alpha", measurement=measurement(50.0)),
+        result("mine", "alpha", "concurrency-4", measurement=four),
+    ]
+    return _page(folder / "together.html", run(found, "2026-01-01T00:00:00.000+00:00"))
+
+
 def parity_page(folder: Path, *days: str) -> Path:
     """The M4 Pro's record as if it had been made on each of these days."""
     record = json.loads((ROOT / "matrix" / "records" / "parity_m4_pro.json").read_text(encoding="utf-8"))

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from report_kit import HOSTILE, Opened, crowded_page, history_page, hostile_page, parity_page, undecided_page
+from report_kit import (
+    HOSTILE,
+    Opened,
+    crowded_page,
+    history_page,
+    hostile_page,
+    parity_page,
+    together_page,
+    undecided_page,
+)
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -43,6 +52,13 @@ def test_a_record_without_decode_at_32k_tells_the_first_token_there(page: Page, 
     expect(page.locator("#leaders-ttft tr", has_text="Qwen3.8-27B-4bit")).to_contain_text(
         re.compile(r"(nuvec|mlx-lm) \d+ s(then|not clearly behind:) (nuvec|mlx-lm) \d+ s \(\+\d\.\d\s%\)")
     )
+
+
+def test_several_requests_at_once_are_no_decode_by_context_but_have_a_plot(page: Page, tmp_path: Path) -> None:
+    page.goto(together_page(tmp_path).as_uri())
+    expect(page.locator("#leaders .best")).to_have_text(re.compile("50 tok/s$"))
+    expect(page.locator("#plot-context [data-mark]")).to_have_count(1)
+    expect(page.locator("#plot-streams [data-mark]")).to_have_count(1)
 
 
 def test_of_an_entry_in_several_records_the_last_one_competes(page: Page, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ function showLeaders(rows) {
 
 /** For each model and context the backend with the best figure; suspect figures don't compete. */
 function showContest(rows, metric, where, most) {
-  const fit = rows.filter((row) => value(row, metric) !== null && row.context && row.section !== "concurrency");
+  const fit = rows.filter((row) => value(row, metric) !== null && row.context && !row.level);
   const columns = distinct(fit, (row) => column(row.context)).sort((a, b) => a - b);
   const groups = d3.flatGroup(fit, (row) => row.model || row.modelId, (row) => row.machine);
   const place = byId(where);

@@ -1,7 +1,7 @@
 const rate = { label: "tok/s", grid: true, zero: true, nice: true };
 
 function decodeByContext(rows) {
-  const marks = figures(rows.filter((row) => row.context && row.section !== "concurrency"), "decode_tok_s");
+  const marks = figures(rows.filter((row) => row.context && !row.level), "decode_tok_s");
   for (const d of marks) d.x = d.row.context;
   return byModel(marks, 6, (own, name) => draw({
     ariaLabel: `Decode speed against context length, ${name}`, x: tokenAxis, y: { ...rate, ...upTo(own) }, symbol: bySymbol,
