@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
+from pytest_llmbench.backends import reach
 from pytest_llmbench.backends.base import check_each
 from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.mlx_lm import MlxLm
@@ -58,7 +59,7 @@ class DFlash(MlxLm):
         return installed_version(self.binary(entry)[0], "dflash-mlx")
 
     def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
-        found = client.json("GET", "/metrics").get("server") or {}
+        found = reach.part(client.json("GET", "/metrics"), "server", kind=dict) or {}
         wanted = {"model": str(launch.model), "draft": str(self._draft(entry)), "mode": SPECULATIVE}
         for what, value in wanted.items():
             if found.get(what) != value:
@@ -69,7 +70,7 @@ class DFlash(MlxLm):
 
         It counts the whole of the last draft, which may have gone on behind the end token.
         """
-        last = client.json("GET", "/metrics").get("last_request") or {}
+        last = reach.part(client.json("GET", "/metrics"), "last_request", kind=dict) or {}
         if last.get("mode_used") != SPECULATIVE:
             raise RequestError(f"dflash answered without its draft: mode {last.get('mode_used')!r}", status=200)
         is_this = last.get("prompt_tokens") == reply.usage.get("prompt_tokens")

@@ -40,8 +40,8 @@ class DockerModelRunner(RunningBackend):
         answer = reach.get(self.url(entry), "/models")
         if answer is None or answer.status != 200:
             raise self._absent(entry)
-        tags = [tag for row in reach.rows(answer.json) for tag in row.get("tags") or ()]
-        if whole_name(entry.model_id) not in map(whole_name, tags):
+        tags = [tag for row in reach.rows(answer.json) for tag in reach.part(row, "tags", kind=list) or ()]
+        if not any(_is(tag, entry.model_id) for tag in tags):
             fix = f"docker model pull {entry.model_id}"
             raise Unavailable(f"Docker Model Runner has no model {entry.model_id}", fix=fix)
 
@@ -78,15 +78,16 @@ class DockerModelRunner(RunningBackend):
         if not session.entry.extra_args:
             return
         rows = reach.rows(session.client.json("GET", "/engines/_configure"))
-        known = [(row.get("Config") or {}).get("runtime-flags") for row in rows if _is(row.get("Model"), loaded.asked)]
+        ours = [row for row in rows if _is(row.get("Model"), loaded.asked)]
+        known = [reach.part(row, "Config", "runtime-flags", kind=list) for row in ours]
         if list(session.entry.extra_args) not in known:
             raise ServerStartError(f"extra_args were not taken: Docker Model Runner has the flags {known}")
 
     def version(self, session: Session) -> str | None:
         engine = (_running(session, session.entry.model_id) or {}).get("backend_name")
         try:
-            version = session.client.json("GET", "/version").get("version")
-        except (RequestError, AttributeError):
+            version = reach.part(session.client.json("GET", "/version"), "version", kind=str)
+        except RequestError:
             version = None
         return " ".join(filter(None, (version, f"({engine})" if engine else ""))) or None
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_llmbench import models
-from pytest_llmbench.backends import answers
+from pytest_llmbench.backends import answers, reach
 from pytest_llmbench.backends.watched import WatchedClient
 from pytest_llmbench.chat import Reply
-from pytest_llmbench.errors import Unavailable
+from pytest_llmbench.errors import RequestError, Unavailable
 from pytest_llmbench.matrix import MatrixEntry
 from pytest_llmbench.prompts import Message, Prompt
 from pytest_llmbench.sample import ServerTimings
 from pytest_llmbench.whole_files import GGUF_MAGIC
+
+T = TypeVar("T")
 
 
 def llama_fields(prompt: Prompt, *, fixed_length: bool, cached: bool) -> dict[str, Any]:
@@ -79,12 +81,17 @@ class ServedTokenizer:
     def prompt_ids(self, messages: Sequence[Message], *, think: bool | None) -> Sequence[int]:
         conversation = [{"role": m.role, "content": m.content} for m in messages]
         body = {"messages": conversation, **answers.thinking_kwargs(think=think)}
-        return self._ids(self._client.json("POST", "/apply-template", body)["prompt"], add_special=True)
+        return self._ids(self._told("/apply-template", body, "prompt", str), add_special=True)
 
     def text_ids(self, text: str) -> Sequence[int]:
         return self._ids(text, add_special=False)
 
     def _ids(self, text: str, *, add_special: bool) -> Sequence[int]:
         body = {"content": text, "add_special": add_special, "parse_special": True}
-        ids: list[int] = self._client.json("POST", "/tokenize", body)["tokens"]
-        return ids
+        return self._told("/tokenize", body, "tokens", list)
+
+    def _told(self, path: str, body: Mapping[str, Any], key: str, kind: type[T]) -> T:
+        answer = self._client.json("POST", path, body)
+        if (found := reach.part(answer, key, kind=kind)) is None:
+            raise RequestError(f"{path}: no {key} in the answer {answer!r:.200}; is it another server?", status=200)
+        return found

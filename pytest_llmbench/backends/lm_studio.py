@@ -71,12 +71,15 @@ class LmStudio(RunningBackend):
 
     def load(self, session: Session) -> Loaded:
         row = _row(session)
-        context = min(session.wanted_context, row.get("max_context_length") or session.wanted_context)
+        most = reach.part(row, "max_context_length", kind=int)
+        context = min(session.wanted_context, most or session.wanted_context)
         body = {"model": row["key"], "context_length": context, "echo_load_config": True}
         answer = session.client.json("POST", f"{LIST}/load", body, timeout_s=session.patience_s)
-        instance_id = str(answer["instance_id"])
-        reasoning = ((row.get("capabilities") or {}).get("reasoning") or {}).get("allowed_options") or ()
-        return Loaded(asked=instance_id, answers=instance_id, facts={"reasoning": tuple(reasoning)})
+        instance_id = reach.part(answer, "instance_id", kind=str)
+        if instance_id is None:
+            raise ServerStartError(f"LM Studio loaded it, but names no instance_id: {answer!r:.200}; update LM Studio")
+        offered = reach.part(row, "capabilities", "reasoning", "allowed_options", kind=list) or ()
+        return Loaded(asked=instance_id, answers=instance_id, facts={"reasoning": tuple(map(str, offered))})
 
     def clear(self, session: Session) -> None:
         for instance in reach.rows(_row(session), "loaded_instances"):
@@ -84,10 +87,10 @@ class LmStudio(RunningBackend):
             session.client.json("POST", f"{LIST}/unload", body, timeout_s=session.patience_s)
 
     def prove(self, session: Session, loaded: Loaded) -> None:
-        instances = {row.get("id"): row for row in reach.rows(_row(session), "loaded_instances")}
+        instances = {str(row.get("id")): row for row in reach.rows(_row(session), "loaded_instances")}
         if loaded.asked not in instances:
             raise ServerStartError(f"LM Studio answers, but doesn't list {loaded.asked} as loaded")
-        session.check_context((instances[loaded.asked].get("config") or {}).get("context_length"))
+        session.check_context(reach.part(instances[loaded.asked], "config", "context_length", kind=int))
         offered = loaded.facts["reasoning"]
         if session.settings.think is False and offered and OFF not in offered:
             raise ServerStartError(f"its thinking can't be turned off: LM Studio offers {', '.join(offered)}")

@@ -25,7 +25,7 @@ def _chunk(event: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"choices": [{"delta": {DELTAS[kind]: event.get("content")}}]}
     if kind != "chat.end":
         return {}
-    stats = (event.get("result") or {}).get("stats") or {}
+    stats = reach.part(event, "result", "stats", kind=dict) or {}
     details = {"reasoning_tokens": stats.get("reasoning_output_tokens")}
     counts = {"prompt_tokens": stats.get("input_tokens"), "completion_tokens": stats.get("total_output_tokens")}
     return {"done": True, "usage": {**counts, "completion_tokens_details": details}, "timings": stats}

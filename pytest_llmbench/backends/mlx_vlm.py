@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import tokenizer
+from pytest_llmbench.backends import reach
 from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.llama_dialect import llama_timings
 from pytest_llmbench.backends.mlx_lm import MlxLm
@@ -60,9 +61,9 @@ class MlxVlm(MlxLm):
 
     def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
         health = client.json("GET", "/health")
-        if health.get("loaded_model") != str(launch.model):
-            raise ServerStartError(f"{launch.model} was to be loaded, but it is {health.get('loaded_model')!r}")
-        wanted, told = value_of(entry.extra_args, CONTEXT), health.get("configured_context_limit")
+        if (model := reach.part(health, "loaded_model", kind=str)) != str(launch.model):
+            raise ServerStartError(f"{launch.model} was to be loaded, but it is {model!r}")
+        wanted, told = value_of(entry.extra_args, CONTEXT), reach.part(health, "configured_context_limit", kind=int)
         if wanted is not None and str(told) != wanted:
             raise ServerStartError(f"asked for a cache of {wanted} tokens, but the server says {told}")
         prove_quantization(entry.extra_args, output)

@@ -81,7 +81,7 @@ class Ollama(RunningBackend):
         row = _running(session, loaded.asked)
         if row is None:
             raise ServerStartError(f"Ollama answers, but doesn't list {loaded.asked} as running")
-        session.check_context(row.get("context_length"))
+        session.check_context(reach.part(row, "context_length", kind=int))
         size, on_gpu = row.get("size"), row.get("size_vram")
         if size != on_gpu:
             session.report(f"ollama: {on_gpu} of the model's {size} bytes are on the GPU")
@@ -90,8 +90,7 @@ class Ollama(RunningBackend):
             raise ServerStartError(f"no line of Ollama's log says that its cache is {wanted}: it falls back silently")
 
     def version(self, session: Session) -> str | None:
-        found: str | None = session.client.json("GET", "/api/version").get("version")
-        return found
+        return reach.part(session.client.json("GET", "/api/version"), "version", kind=str)
 
     def body(self, session: Session, loaded: Loaded, prompt: Prompt, **how: Any) -> Mapping[str, Any]:
         options = {**loaded.facts, "num_predict": how["max_tokens"], "temperature": how["temperature"]}
@@ -104,7 +103,7 @@ class Ollama(RunningBackend):
             raise RequestError(f"Ollama loaded the model inside the request, in {took_s:.1f} s", status=200)
 
     def timings(self, session: Session, loaded: Loaded, reply: Reply) -> ServerTimings:
-        size = (_running(session, loaded.asked) or {}).get("size")
+        size = reach.part(_running(session, loaded.asked), "size", kind=int)
         return ollama_dialect.read_timings(reply, cached=answers.cached_tokens(reply), size=size)
 
 

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
+from pytest_llmbench.backends import reach
 from pytest_llmbench.backends.base import Report
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
@@ -87,7 +88,7 @@ class Omlx(MlxLm):
         return [word for flag, path in words.items() if flag not in given for word in (flag, str(path))]
 
     def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
-        told = client.json("GET", "/v1/models/status").get("models") or ()
+        told = reach.rows(client.json("GET", "/v1/models/status"), "models")
         loaded = {str(model.get("id")): str(model.get("model_path")) for model in told if model.get("loaded")}
         if Path(loaded.get(launch.model_name, "")).resolve() != launch.model.resolve():
             raise ServerStartError(f"{launch.model} was to be loaded, but it is {loaded or 'none'}")

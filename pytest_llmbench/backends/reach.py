@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import Unavailable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 2.0
 MOST_BYTES = 16 * 1024**2
 CHUNK_BYTES = 65536
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,14 @@ def rows(data: Any, key: str | None = None) -> list[dict[str, Any]]:
     """The JSON objects of a list, or of the list under `key`; what is anything else is left out."""
     found = data.get(key) if key is not None and isinstance(data, dict) else data
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def part(data: Any, *keys: str, kind: type[T]) -> T | None:
+    """What stands under `keys` in nested JSON objects; None where it is missing or of another kind."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    odd = isinstance(data, bool) and kind is not bool
+    return data if isinstance(data, kind) and not odd else None
 
 
 def listens(url: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_llmbench import models
+from pytest_llmbench.backends import reach
 from pytest_llmbench.backends.flags import left_open, value_of
 from pytest_llmbench.backends.llama_server import LlamaServer
 from pytest_llmbench.backends.programs import find_program, installed_version
@@ -67,15 +68,15 @@ class UnslothStudio(LlamaServer):
 
     def is_loaded(self, client: ChatClient) -> bool:
         status = client.json("GET", "/api/inference/status")
-        return bool(status.get("active_model")) and not status.get("loading")
+        return isinstance(status, dict) and bool(status.get("active_model")) and not status.get("loading")
 
     def prove(self, entry: MatrixEntry, launch: Launch, client: WatchedClient, output: str) -> None:
         status = client.json("GET", "/api/inference/status")
         _, variant = split_variant(entry.model_id)
-        told = status.get("gguf_variant")
+        told = reach.part(status, "gguf_variant", kind=str)
         if variant and not variant.endswith(".gguf") and told != variant:
             raise ServerStartError(f"asked for the quantization {variant}, but the server says that it has {told}")
-        wanted, context = value_of(launch.command, CONTEXT), status.get("context_length")
+        wanted, context = value_of(launch.command, CONTEXT), reach.part(status, "context_length", kind=int)
         if wanted is not None and wanted.isdecimal() and context is not None and context < int(wanted):
             raise ServerStartError(f"asked for a context of {wanted} tokens, but the server made one of {context}")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_llmbench import tokenizer
+from pytest_llmbench.backends import reach
 from pytest_llmbench.backends.flags import value_of
 from pytest_llmbench.backends.mlx_lm import MlxLm
 from pytest_llmbench.backends.programs import find_program, installed_version
@@ -76,7 +77,7 @@ class VllmMlx(MlxLm):
 
     def ask_timings(self, reply: Reply, client: WatchedClient) -> ServerTimings:
         """Its peak of Metal memory since the start, which it rounds to 10 MB; null without Metal."""
-        peak_gb = (client.json("GET", "/v1/status").get("metal") or {}).get("peak_memory_gb")
+        peak_gb = reach.part(client.json("GET", "/v1/status"), "metal", "peak_memory_gb", kind=float)
         return ServerTimings(peak_memory_bytes=None if peak_gb is None else round(peak_gb * 1e9))
 
 

@@ -21,6 +21,7 @@ what it is asked. The plan's keys:
     format      LM Studio: its models' format
     keeps       says that it has unloaded, but doesn't
     flags       Docker Model Runner: takes runtime flags
+    odd         JSON that it answers in place of its own, by path
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         route = ROUTES[self.state.plan["dialect"]].get((self.command, self.path))
-        if route is None:
+        if self.path in (odd := self.state.plan.get("odd", {})):
+            self.answer(200, odd[self.path])
+        elif route is None:
             self.answer(404, {"error": "not found"})
         else:
             route(self, body or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,45 @@ def test_a_load_that_is_given_up_is_told_to_end(running: MakeRunning, tmp_path: 
         "docker-model-runner": lambda: read_record(server.record)[-1]["path"] == "/engines/ps",
     }
     assert last[dialect]()
+
+
+LM_ROW = {"key": "qwen3-0.6b", "max_context_length": "much", "capabilities": [], "loaded_instances": [7]}
+PATHS = {
+    "ollama": ("/api/generate", "/api/ps", "/api/version"),
+    "lm-studio": ("/api/v1/models", "/api/v1/models/load", "/api/v1/models/unload"),
+    "docker-model-runner": ("/engines/_configure", "/engines/ps", "/engines/unload", "/version"),
+    "openai": ("/v1/models",),
+}
+
+
+@pytest.mark.parametrize("odd", [None, [[]], {"models": 1, "instance_id": 1, "version": []}], ids=repr)
+@pytest.mark.parametrize(("dialect", "path"), [(dialect, path) for dialect, paths in PATHS.items() for path in paths])
+def test_odd_json_about_a_load_is_an_error_that_says_so_or_does_no_harm(
+    running: MakeRunning, tmp_path: Path, dialect: str, path: str, odd: Any
+) -> None:
+    server = running(dialect, odd={path: odd})
+    try:
+        with opened(server.entry(extra_args=("--jinja",) if dialect == "docker-model-runner" else ()), tmp_path):
+            pass
+    except (ServerStartError, Unavailable) as error:
+        assert server.model in str(error)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "odd", "said"),
+    [
+        ("lm-studio", "/api/v1/models/load", {"loaded": True}, "names no instance_id: {'loaded': True}; update LM St"),
+        ("lm-studio", "/api/v1/models", {"models": [LM_ROW]}, "doesn't list qwen3-0.6b as loaded"),
+        ("docker-model-runner", "/engines/ps", {"error": "no"}, "doesn't list ai/qwen3:0.6B-Q4_K_M as running"),
+        ("ollama", "/api/ps", {"models": [{"name": 3}, 4]}, "doesn't list qwen3:0.6b as running"),
+    ],
+)
+def test_what_is_missing_in_the_answer_to_a_load_is_named(
+    running: MakeRunning, tmp_path: Path, dialect: str, path: str, odd: Any, said: str
+) -> None:
+    server = running(dialect, odd={path: odd})
+    with pytest.raises(ServerStartError, match=re.escape(said)), opened(server.entry(), tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("dialect", ["ollama", "lm-studio"])
