@@ -123,6 +123,7 @@ def series_lines(series: Series, *, worse: bool) -> list[str]:
         levels = f"{units.metric(series.metric, shift.before)} → {units.metric(series.metric, shift.after)}"
         commit = f", commit {at.commit[:12]}" if at.commit else ""
         lines.append(f"  from {at.created[:19]}{commit}: {levels} ({shift.share:+.1%})")
+        lines += [f"    upgraded there: {', '.join(found)}"] if (found := series.upgrades(shift)) else []
     if series.drift is not None:
         lines.append(f"  drifts: {series.drift:+.1%} over the whole series")
     return lines

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_llmbench import verdict
+from pytest_llmbench.environment import machine_key
 from pytest_llmbench.errors import MeasurementError, UsageError
-from pytest_llmbench.figures import Loaded, Subject, Values, environment_differences
+from pytest_llmbench.figures import Loaded, Source, Subject, Values, environment_differences
 from pytest_llmbench.two_samples import factor_bounds
 from pytest_llmbench.verdict import Outcome, Verdict
 
@@ -254,8 +255,15 @@ def partner(subject: Subject, old: Loaded) -> Subject | None:
 
 
 def _partner(subject: Subject, candidates: Sequence[Subject]) -> Subject:
-    """Of several machines' or runs' results that of the same machine, the latest of them."""
-    return max(candidates, key=lambda s: (s.source.fingerprint == subject.source.fingerprint, s.source.created))
+    """Of several results the latest of the same machine, if there is one with the same software."""
+    own = subject.source
+
+    def nearness(other: Source) -> tuple[bool, bool, str]:
+        key = machine_key(other.environment)
+        same = bool(key) and key == machine_key(own.environment)
+        return other.fingerprint == own.fingerprint, same, other.created
+
+    return max(candidates, key=lambda s: nearness(s.source))
 
 
 def _is_lost(subject: Subject) -> bool:

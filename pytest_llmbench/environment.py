@@ -65,8 +65,7 @@ class Environment:
     @property
     def fingerprint(self) -> str:
         """Twelve hex digits of the SHA-256 over `comparable`."""
-        text = json.dumps(self.comparable(), sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+        return _digest(self.comparable())
 
     def comparable(self) -> dict[str, Any]:
         """The facts that must be equal for two runs to be comparable.
@@ -75,11 +74,14 @@ class Environment:
         of the engines. Left out is what a comparison is meant to be made across (git commit, pytest-llmbench) and
         what changes from minute to minute (swap, thermal state).
         """
+        facts = self.machine_facts() | {"os_major": self.os_version.partition(".")[0]}
+        return facts | {f"version of {name}": self.versions.get(name) for name in ENGINE_PACKAGES}
+
+    def machine_facts(self) -> dict[str, Any]:
+        """Those of them that stay when software is upgraded."""
         hardware = ("machine", "chip", "cores_physical", "cores_logical", "cores_performance", "cores_efficiency")
         facts = {name: getattr(self, name) for name in (*hardware, "gpu", "gpu_cores", "memory_bytes", "os")}
-        facts["os_major"] = self.os_version.partition(".")[0]
-        facts |= {name: self.power.get(name) for name in ("power_source", "low_power_mode")}
-        return facts | {f"version of {name}": self.versions.get(name) for name in ENGINE_PACKAGES}
+        return facts | {name: self.power.get(name) for name in ("power_source", "low_power_mode")}
 
     def to_json(self) -> dict[str, Any]:
         """Plain types; `fingerprint` beside the fields."""
@@ -95,6 +97,33 @@ class Environment:
         known = {name: value for name, value in data.items() if name in names}
         unknown = {name: value for name, value in data.items() if name not in names and name != "fingerprint"}
         return cls(**{**known, "extra": {**known.get("extra", {}), **unknown}})
+
+
+def machine_key(environment: Mapping[str, Any]) -> str:
+    """The same for all records of one machine, whatever was upgraded; "" for a record that doesn't tell of both."""
+    try:
+        found = Environment.from_json(environment)
+        return _digest(found.machine_facts()) if found.versions else ""
+    except (TypeError, AttributeError):  # of another program, or changed by a hook
+        return ""
+
+
+def upgrades(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """`name: a's version → b's version` for the software that differs between two records' environments."""
+    before, after = _software(old), _software(new)
+    names = [name for name in sorted({**before, **after}) if before.get(name) != after.get(name)]
+    return [f"{name}: {before.get(name)} → {after.get(name)}" for name in names]
+
+
+def _software(environment: Mapping[str, Any]) -> dict[str, Any]:
+    versions = environment.get("versions")
+    known = {name: environment[name] for name in ("os_version", "python") if name in environment}
+    return {**(versions if isinstance(versions, Mapping) else {}), **known}
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 
 
 def differences(a: Environment, b: Environment) -> list[str]:

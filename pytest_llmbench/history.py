@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_llmbench import verdict
+from pytest_llmbench.environment import machine_key, upgrades
 from pytest_llmbench.errors import RecordError, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One metric of one entry on one machine, in the order of time.
+    """One metric of one entry on one machine, in the order of time, whichever versions of the software were there.
 
     `drift` is by what share the trend line moves from the first to the last point, None where there is no clear trend.
     """
@@ -86,6 +87,14 @@ class Series:
         moves += [self.drift] if self.drift is not None else []
         worst = max((self.worse_by(move) for move in moves), default=0.0)
         return worst if worst > share else None
+
+    def upgrades(self, shift: Shift) -> list[str]:
+        """`name: old version → new version` for what was upgraded just where the level changed."""
+        old, new = (self.points[at].subject for at in (shift.index - 1, shift.index))
+        sides = (("backend", "version"), ("reference", "reference_version"))
+        named = {new.facts.get(who, ""): (old.facts.get(what, ""), new.facts.get(what, "")) for who, what in sides}
+        own = [f"{name}: {a or None} → {b or None}" for name, (a, b) in named.items() if a != b]
+        return list(dict.fromkeys([*own, *upgrades(old.source.environment, new.source.environment)]))
 
     def worse_by(self, move: float) -> float:
         """A move by that share of the old value, turned so that more than 0 is worse."""
@@ -126,12 +135,13 @@ def all_series(subjects: Iterable[Subject], metrics: Sequence[str], *, last: int
     """
     found: dict[tuple[str, str, str], dict[tuple[str, float], Point]] = {}
     for subject in subjects:
+        machine = machine_of(subject.source)
         for metric in metrics:
             values = subject.metrics.get(metric)
             if values is not None and values.value > 0:
-                key = (subject.name, metric, _machine(subject.source))
                 point = Point(subject=subject, value=values.value)
-                found.setdefault(key, {})[subject.source.created, values.value] = point
+                place = found.setdefault((subject.name, metric, machine), {})
+                place[subject.source.created, values.value] = point
     return [
         analyze(Series(name=name, metric=metric, machine=machine, points=_ordered(points)[-(last or len(points)) :]))
         for (name, metric, machine), points in sorted(found.items())
@@ -146,7 +156,7 @@ def ended(series: Iterable[Series], subjects: Iterable[Subject]) -> list[tuple[S
     last: dict[tuple[str, str], Subject] = {}
     for subject in sorted(subjects, key=lambda subject: subject.source.created):
         if subject.outcome != "skipped":
-            last[subject.name, _machine(subject.source)] = subject
+            last[subject.name, machine_of(subject.source)] = subject
     found = ((one, last.get((one.name, one.machine))) for one in series)
     return [(one, end) for one, end in found if end is not None and _is_after(one, end)]
 
@@ -159,8 +169,9 @@ def _ordered(points: Mapping[tuple[str, float], Point]) -> tuple[Point, ...]:
     return tuple(points[at] for at in sorted(points))
 
 
-def _machine(source: Source) -> str:
-    return source.fingerprint or source.chip
+def machine_of(source: Source) -> str:
+    """What the records of one machine have in common; the fingerprint, where a record doesn't tell of its software."""
+    return machine_key(source.environment) or source.fingerprint or source.chip
 
 
 def analyze(series: Series) -> Series:

@@ -78,8 +78,7 @@ class DockerModelRunner(RunningBackend):
         if not session.entry.extra_args:
             return
         rows = reach.rows(session.client.json("GET", "/engines/_configure"))
-        ours = [row for row in rows if _is(row.get("Model"), loaded.asked)]
-        known = [reach.part(row, "Config", "runtime-flags", kind=list) for row in ours]
+        known = [reach.part(r, "Config", "runtime-flags", kind=list) for r in rows if _is(r.get("Model"), loaded.asked)]
         if list(session.entry.extra_args) not in known:
             raise ServerStartError(f"extra_args were not taken: Docker Model Runner has the flags {known}")
 

@@ -80,8 +80,7 @@ class Omlx(MlxLm):
     def _own_folders(self, entry: MatrixEntry, folder: Path) -> Sequence[str]:
         """Words for the folders that the entry doesn't name itself."""
         model = self.model(entry)
-        served = folder / "models"
-        served.mkdir()
+        (served := folder / "models").mkdir()
         (served / self.model_name(entry, model)).symlink_to(model, target_is_directory=True)
         words = {MODELS: served, STATE: folder / "state", CACHE: folder / "cache"}
         given = {CACHE if word == NO_CACHE else word.partition("=")[0] for word in entry.extra_args}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.figures import Loaded, Source, Subject, Values
+from pytest_llmbench.history import machine_of
 from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL, ParityPoint, point_id
 from pytest_llmbench.record import Result
 
@@ -51,6 +52,7 @@ def _source(source: Source, gate: float, goal: float) -> dict[str, Any]:
         "file": "/".join(source.path.parts[-2:]),
         "created": source.created,
         "fingerprint": source.fingerprint,
+        "place": machine_of(source),
         "commit": source.commit,
         "machine": machine(source),
         "memory_bytes": environment.get("memory_bytes"),

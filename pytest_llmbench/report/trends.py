@@ -31,7 +31,7 @@ def _trend(series: Series) -> dict[str, Any]:
         "name": series.name,
         "metric": shown_name(series.metric),
         "machine": machine(source),
-        "fingerprint": source.fingerprint,
+        "place": series.machine,
         "records": len(series.points),
         "worse": series.worsened(WORSE) is not None,
         "shifts": [_shift(series, shift) for shift in series.shifts],
@@ -42,7 +42,9 @@ def _trend(series: Series) -> dict[str, Any]:
 def _shift(series: Series, shift: Shift) -> dict[str, Any]:
     source = series.points[shift.index].source
     levels = {"before": rounded(shift.before), "after": rounded(shift.after)}
-    return {"created": source.created, "commit": source.commit, **levels, "move": _move(series, shift.share)}
+    upgraded = series.upgrades(shift)
+    move = _move(series, shift.share)
+    return {"created": source.created, "commit": source.commit, "upgraded": upgraded, **levels, "move": move}
 
 
 def _move(series: Series, share: float | None) -> dict[str, Any] | None:

@@ -166,6 +166,20 @@ def test_a_folder_stands_for_the_records_in_it(tmp_path: Path) -> None:
     assert command("compare", tmp_path / "x", tmp_path / "x" / "run.json") == 0
 
 
+def test_after_an_upgrade_the_same_machine_is_still_compared_with_itself(tmp_path: Path) -> None:
+    here, late = {"versions": {"mlx": "0.32.4"}}, "2026-02-01T00:00:00.000+00:00"
+    old = load(
+        [
+            save(tmp_path / "here.json", run(result("a", {"decode_tok_s": [50.0]}), **here)),
+            save(tmp_path / "other.json", run(result("a", {"decode_tok_s": [90.0]}), created=late, chip="Apple M9")),
+        ]
+    )
+    upgraded = run(result("a", {"decode_tok_s": [40.0]}), versions={"mlx": "0.33.0"})
+    found = compare(old, load([save(tmp_path / "new.json", upgraded)]), parse_limits("decode_tok_s:5%"))
+    assert [change.verdict.reference for change in found.changes] == [50.0]
+    assert found.environment == ("version of mlx: 0.32.4 → 0.33.0",)
+
+
 def test_of_several_machines_the_same_one_is_compared(tmp_path: Path) -> None:
     here, there = run(result("a", {"decode_tok_s": SPEED})), run(result("a", {"decode_tok_s": times(9)}), chip="other")
     saved = load([save(tmp_path / "h.json", here), save(tmp_path / "t.json", there)])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,8 +29,10 @@ def noisy(levels: Sequence[float], *, seed: int = 3, share: float = 0.005) -> li
     return [level * math.exp(rng.gauss(0, share)) for level in levels]
 
 
-def records(folder: Path, values: Sequence[float], metric: str = "decode_tok_s", **machine: str) -> Path:
-    for day, value in enumerate(values, 1):
+def records(
+    folder: Path, values: Sequence[float], metric: str = "decode_tok_s", first: int = 1, **machine: Any
+) -> Path:
+    for day, value in enumerate(values, first):
         created = f"2026-01-{day:02}T00:00:00.000+00:00"
         save(
             folder / f"{len(machine)}-{day}" / "run.json",
@@ -98,6 +101,44 @@ def test_machines_have_series_of_their_own(tmp_path: Path, capsys: pytest.Captur
     records(tmp_path, noisy([20.0] * 9), chip="Apple M9")
     assert command("history", tmp_path, "--metrics", "decode_tok_s") == 0
     assert "2 series, 2 of them" in capsys.readouterr().out
+
+
+def upgraded(folder: Path, **changes: Any) -> Path:
+    """A slow-down of 10 % that comes with other software on the ninth day."""
+    records(folder, noisy([50.0] * 8), versions={"mlx": "0.32.4", "numpy": "2.3.0"}, os_version="6.1")
+    after = {"versions": {"mlx": "0.33.0", "numpy": "2.3.0", "mlx-lm": "0.33.0"}, "os_version": "7.0", **changes}
+    return records(folder, noisy([45.0] * 8), first=9, **after)
+
+
+def test_a_slow_down_that_comes_with_an_upgrade_is_seen_and_what_was_upgraded_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("history", upgraded(tmp_path), "--metrics", "decode_tok_s") == 1
+    out = capsys.readouterr().out
+    assert "1 series, 1 of them" in out
+    named = "    upgraded there: mlx: 0.32.4 → 0.33.0, mlx-lm: None → 0.33.0, os_version: 6.1 → 7.0\n"
+    assert "from 2026-01-09T00:00:00" in out
+    assert named in out
+    (found,) = trends(subjects(tmp_path))["found"]
+    assert found["shifts"][0]["upgraded"] == named.strip().removeprefix("upgraded there: ").split(", ")
+
+
+@pytest.mark.parametrize("change", [{"memory_bytes": 1}, {"power": {"power_source": "battery"}}], ids=repr)
+def test_another_machine_or_power_source_has_a_series_of_its_own(
+    tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("history", upgraded(tmp_path, **change), "--metrics", "decode_tok_s") == 0
+    assert "2 series, 2 of them" in capsys.readouterr().out
+
+
+def test_a_backend_that_was_upgraded_by_itself_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for day, value in enumerate(noisy([50.0] * 8 + [45.0] * 8), 1):
+        one = result("a", {"decode_tok_s": [value]})
+        assert isinstance(one.measurement, dict)
+        one.measurement["target"]["version"] = "b1" if day < 9 else "b2"
+        save(tmp_path / f"{day}.json", run(one, created=f"2026-01-{day:02}T00:00:00.000+00:00"))
+    assert command("history", tmp_path, "--metrics", "decode_tok_s") == 1
+    assert "    upgraded there: mlx-lm: b1 → b2\n" in capsys.readouterr().out
 
 
 def test_other_json_files_are_named_and_no_record_at_all_is_wrong_use(

@@ -1,9 +1,9 @@
 const MOST_SERIES = 12, MOST_RECORDS = 100, MOST_TRENDS = 20;
 
-const trendKey = (entry, machine, fingerprint, metric) => [entry, machine, fingerprint, metric].join("\n");
+const trendKey = (entry, machine, place, metric) => [entry, machine, place, metric].join("\n");
 const entryOf = (row) => (row.prompt ? `${row.id}-${row.prompt}` : row.id);
-const placeOf = (row, metric) => trendKey(entryOf(row), row.machine, sourceOf(row).fingerprint, metric);
-const TRENDS = new Map(DATA.trends.found.map((t) => [trendKey(t.name, t.machine, t.fingerprint, t.metric), t]));
+const placeOf = (row, metric) => trendKey(entryOf(row), row.machine, sourceOf(row).place, metric);
+const TRENDS = new Map(DATA.trends.found.map((t) => [trendKey(t.name, t.machine, t.place, t.metric), t]));
 const moved = (metric, shift) => `${text(metric, shift.before)} → ${text(metric, shift.after)} (${signed(shift.move.share)})`;
 
 /** Each entry's figure over its records as shares of the first, with the places where its level changed. */
@@ -28,7 +28,7 @@ function pointInTime(d, key, first, metric) {
   const trend = d.row.side === "baseline" ? null : TRENDS.get(placeOf(d.row, metric));
   const shift = trend?.shifts.find((s) => s.created === d.row.created);
   const lines = () => [d.story(), `${percent(d.y / first - 1)} against the first record; commit ${sourceOf(d.row).commit.slice(0, 10) || "unknown"}`,
-    shift && `From here on another level: ${moved(metric, shift)}`].filter(Boolean);
+    shift && `From here on another level: ${moved(metric, shift)}`, ...(shift?.upgraded ?? [])].filter(Boolean);
   return { ...d, key, first, x: new Date(d.row.created), shift, story: () => lines().join("\n") };
 }
 
@@ -48,7 +48,7 @@ function timePlot(marks, metric) {
 /** What moved, for whoever reads rather than looks; of all metrics, not only the drawn one. */
 function trendTable(rows) {
   const there = new Set(rows.filter((row) => row.side !== "baseline").map((row) => placeOf(row, "")));
-  const found = DATA.trends.found.filter((t) => there.has(trendKey(t.name, t.machine, t.fingerprint, ""))).flatMap(trendCells);
+  const found = DATA.trends.found.filter((t) => there.has(trendKey(t.name, t.machine, t.place, ""))).flatMap(trendCells);
   if (!found.length) return [];
   const more = found.length > MOST_TRENDS ? el("caption", {}, `${MOST_TRENDS} of ${found.length}: choose a model`) : null;
   const heads = ["Entry", "Metric", "Machine", "What", "From", "Moved"];
@@ -59,6 +59,6 @@ function trendTable(rows) {
 function trendCells(t) {
   const whose = [t.name, label(t.metric), t.machine];
   const words = (move, said) => el("span", { class: move.worse ? "held" : null }, `${said}${move.worse ? ", worse" : ", better"}`);
-  const shifts = t.shifts.map((s) => [...whose, "change of level", [s.created.slice(0, 16).replace("T", " "), s.commit.slice(0, 10)].filter(Boolean).join(", "), words(s.move, moved(t.metric, s))]);
+  const shifts = t.shifts.map((s) => [...whose, "change of level", [s.created.slice(0, 16).replace("T", " "), s.commit.slice(0, 10), ...s.upgraded].filter(Boolean).join(", "), words(s.move, moved(t.metric, s))]);
   return t.drift ? [...shifts, [...whose, "drift", `over ${t.records} records`, words(t.drift, signed(t.drift.share))]] : shifts;
 }
