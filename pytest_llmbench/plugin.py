@@ -151,7 +151,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 
 def _begin(session: pytest.Session, benchmarks: bool) -> None:
     """Open the journal. xdist's controller has no tests of its own: there the arguments tell."""
-    controls = not session.items and _runs_benchmarks(session.config)
+    controls = session.config.pluginmanager.hasplugin("dsession") and _runs_benchmarks(session.config)
     if (benchmarks or controls) and not session.config.option.collectonly:
         try:
             comparing.read_saved(bench_of(session.config))

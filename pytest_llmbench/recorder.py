@@ -198,7 +198,9 @@ class ResultRecorder:
             self._journal.close()
         stopped = bool(session.shouldstop or session.shouldfail) or exitstatus not in FINISHED
         merged = self._bench.resumed | self.results
-        self._write_run(merged, stopped=stopped)
+        # Where nothing was selected, by a wrong -k for instance, the folder keeps what an earlier run left.
+        if merged or exitstatus != pytest.ExitCode.NO_TESTS_COLLECTED:
+            self._write_run(merged, stopped=stopped)
         if merged:
             finished = comparing.finish(self._bench, merged.values(), self.parity_records, complete=not stopped)
             self.comparison, self.reports = finished

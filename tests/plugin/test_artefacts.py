@@ -86,6 +86,16 @@ def test_a_new_run_starts_a_new_journal_and_keeps_the_old_one_beside_it(lab: Lab
     assert [result.nodeid for result in old.results] == ["matrix.yaml::test_throughput[a-short]"]
 
 
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")], ids=["alone", "worker"])
+def test_a_selection_of_nothing_leaves_an_earlier_run_as_it_is(lab: Lab, workers: tuple[str, ...]) -> None:
+    lab.matrix({"id": "a"})
+    lab.run("matrix.yaml", "--llmbench-out=out")
+    earlier = lab.run_json()
+    done = lab.spawn("matrix.yaml", "--llmbench-out=out", "-k", "mistyped", *workers)
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert lab.run_json() == earlier
+
+
 def test_a_tests_duration_includes_its_measurement(lab: Lab) -> None:
     lab.matrix({"id": "a", "extra_args": ["--sleep", "0.1"]})
     lab.run("matrix.yaml", "--llmbench-out=out")
