@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_llmbench.errors import RecordError
+from pytest_llmbench.json_node import JsonNode
 from pytest_llmbench.record import SCHEMA, SCHEMA_VERSION, Result, Run, check_head, dumps, loads
+from pytest_llmbench.run_shape import check_result
 
 NAME = "journal.jsonl"
 
@@ -93,9 +95,11 @@ def read(path: Path) -> Read:
 def _result(line: bytes, path: Path, number: int) -> Result:
     data = _parse(line, path, number)
     try:
-        return Result.from_json(data)
+        found = Result.from_json(data)
     except RecordError as error:
         raise RecordError(f"{path}:{number}: {error}") from error
+    check_result(JsonNode(value=data, file=Path(f"{path}:{number}")))
+    return found
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:

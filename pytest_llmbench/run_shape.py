@@ -26,7 +26,7 @@ def check_run(run: JsonNode) -> None:
             check_time(head["created"])
             head["environment"].mapping()
     for result in run["results"].array():
-        _check_result(result)
+        check_result(result)
 
 
 def check_time(node: JsonNode) -> None:
@@ -35,7 +35,8 @@ def check_time(node: JsonNode) -> None:
         node.fail(f"{node.value!r:.80} is no time in UTC such as 2026-01-31T12:00:00.000+00:00")
 
 
-def _check_result(result: JsonNode) -> None:
+def check_result(result: JsonNode) -> None:
+    """Of one finished test, a run's or a journal's."""
     if not (entry := result["entry"]).is_null:
         entry["id"].text()
         for name in _ENTRY_TEXTS:

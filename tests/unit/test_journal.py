@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from process_helpers import REPOSITORY, wait_text
@@ -131,6 +133,24 @@ def test_a_damaged_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path
     head, _, last = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([head, line, last]) + b"\n")
     with pytest.raises(RecordError, match="j:2: "):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"measurement": {}}, "measurement: missing key 'target'"),
+        ({"verdicts": ["a"]}, 'verdicts[0]: expected an object, found "a"'),
+        ({"entry": {"id": ["a"]}}, "entry.id: expected a string, found an array"),
+    ],
+)
+def test_a_line_that_is_damaged_inside_is_an_error_with_its_number_and_its_place(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    path = write(tmp_path / "j", result("a"))
+    head, line = path.read_text().splitlines()
+    path.write_text(f"{head}\n{json.dumps(json.loads(line) | change)}\n")
+    with pytest.raises(RecordError, match=re.escape(f"j:2: {said}")):
         read(path)
 
 
