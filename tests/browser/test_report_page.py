@@ -207,7 +207,7 @@ def test_what_was_not_measured_is_listed_with_its_reason_and_never_drawn(opened:
         ("cached", "TTFT cached: 20 ms"),
         ("memory", "Memory: 2.00 GiB"),
         ("streams", "All streams: "),
-        ("history", "20.0 % against the first record; commit abc123"),
+        ("history", "20.0\u00a0% against the first record; commit abc123"),
     ],
 )
 def test_every_plot_has_marks_that_tell_their_samples_and_conditions(opened: Opened, plot: str, said: str) -> None:
