@@ -19,7 +19,7 @@ from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.matrix_file import load
 from pytest_llmbench.options import OPTIONS
 
-RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip install 'pytest-llmbench[mlx,llama]'"}
+RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip install '.[mlx,llama]'"}
 SCRIPTS = {
     "ci/check_servers": "tests/servers/test_check_servers.py",
     "ci/compare_rates": "tests/unit/test_compare_rates.py",
