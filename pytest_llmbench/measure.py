@@ -93,6 +93,12 @@ class Measurement:
             found.append(
                 f"{late} of {len(self.valid)} runs were read late (deltas in bunches): their decode isn't real"
             )
+        over = sum(bool(s.ran_over) for s in self.valid)
+        if over:
+            found.append(
+                f"{over} of {len(self.valid)} runs gave far more tokens than they were asked for: the server doesn't "
+                "keep to max_tokens, or counts something else"
+            )
         if self.level is not None and (waited := concurrency.queued(self.valid_rounds, self.level)) is not None:
             found.append(waited)
         return tuple(dict.fromkeys(found))

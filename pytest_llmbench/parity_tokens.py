@@ -14,6 +14,7 @@ from pytest_llmbench.sides.messages import Margins
 
 NEAR_TIE: Final = 2**-5
 """Two logits are a near tie within this share of the better one: eight units in the last place of bfloat16."""
+LARGEST_PLAIN: Final = 1e6
 
 Ids = Sequence[int]
 
@@ -70,7 +71,13 @@ def _margin_text(name: str, margins: Margins | None) -> str:
     if margins is None:
         return f"{name} can't tell its logits"
     (best, high), (second, low), *_ = margins.top
-    return f"{name}'s best logits are {high:.4f} (token {best}) and {low:.4f} (token {second}), margin {high - low:.4f}"
+    first, other, apart = _figure(high), _figure(low), _figure(high - low)
+    return f"{name}'s best logits are {first} (token {best}) and {other} (token {second}), margin {apart}"
+
+
+def _figure(logit: float) -> str:
+    """Four decimals, but for what no logit is: a side may say anything that a double holds."""
+    return f"{logit:.4f}" if abs(logit) < LARGEST_PLAIN else f"{logit:.4g}"
 
 
 def _token(ids: Ids, at: int) -> str:

@@ -197,7 +197,7 @@ def _sample(row: Row) -> dict[str, Any]:
         "decode_tok_s": _positive(row["decode_tps"], 1.0),
         "total_s": _positive(row["total_time_s"], 1.0),
     }
-    return {**bare, "stopped_early": None, "metrics": {**bare["metrics"], **said}}
+    return {**bare, "stopped_early": None, "ran_over": None, "metrics": {**bare["metrics"], **said}}
 
 
 def _target(row: Row) -> dict[str, Any]:

@@ -19,6 +19,9 @@ Kind = Literal["content", "reasoning"]
 EARLY_STOP = 0.8
 """A run that gave less than this share of the tokens it was asked for stopped early."""
 
+OVERRUN = 1.25
+"""A run that gave more than this many times as many tokens as it was asked for didn't keep to them."""
+
 ONE_READ_S = 20e-6
 """Deltas closer than this were waiting together; no decoder gives 50,000 tokens a second to one sequence."""
 
@@ -212,6 +215,13 @@ class Sample:
             return None
         return self.completion_tokens < EARLY_STOP * self.requested_tokens
 
+    @property
+    def ran_over(self) -> bool | None:
+        """Whether the answer is longer than was asked for, or is counted so; None without a count."""
+        if self.completion_tokens is None:
+            return None
+        return self.completion_tokens > OVERRUN * self.requested_tokens
+
     def metrics(self) -> dict[str, float | None]:
         """Every figure of this sample by its name (`SAMPLE_METRICS`)."""
         return {name: getattr(self, name) for name in SAMPLE_METRICS}
@@ -227,6 +237,7 @@ class Sample:
             "prefill_source": self.prefill_source,
             "itl_unit": self.itl_unit,
             "stopped_early": self.stopped_early,
+            "ran_over": self.ran_over,
             "metrics": self.metrics(),
         }
 

@@ -15,7 +15,7 @@ what it is asked. The plan's keys:
     most_context, least_context   bounds of the context length that it really gives
     token       the key that it wants
     fault       what a chat request gets: "", "error", "cut", "load_inside", "other_model", "echo_key", "hang_up",
-                "silent"
+                "silent", "overcounts" (Ollama: ten times as many tokens as it was asked for)
     faultless   how many chat requests come before those with the fault
     reasoning   LM Studio: the settings of thinking that its models have
     format      LM Studio: its models' format
@@ -215,7 +215,7 @@ def ollama_chat(http: Handler, body: dict[str, Any]) -> None:
         "prompt_eval_count": count,
         "prompt_eval_cached_count": cached,
         "prompt_eval_duration": NS // 2,
-        "eval_count": len(sent),
+        "eval_count": 10 * body["options"]["num_predict"] if fault == "overcounts" else len(sent),
         "eval_duration": NS // 4,
     }
     http.send(json.dumps(last) + "\n")

@@ -156,6 +156,14 @@ def test_an_answer_without_text_is_no_sample(running: MakeRunning, tmp_path: Pat
         measure(target)
 
 
+def test_far_more_tokens_than_were_asked_for_are_marked(running: MakeRunning, tmp_path: Path) -> None:
+    server = running("ollama", fault="overcounts", faultless=2)
+    with opened(server.entry(), tmp_path) as target:
+        measured = measure(target)
+    assert [sample.ran_over for sample in measured.samples] == [True] * len(measured.samples)
+    assert "runs gave far more tokens than they were asked for" in "; ".join(measured.suspicions)
+
+
 def _held(server: Running) -> list[Any]:
     """What the server itself says that it has loaded."""
     path = {"ollama": "/api/ps", "lm-studio": "/api/v1/models", "docker-model-runner": "/engines/ps"}[server.dialect]

@@ -55,6 +55,11 @@ def test_a_difference_passes_only_within_a_near_tie_of_its_own_tokens(
     assert not check(one, other, tie((98, high), (99, high - margin))).passed
 
 
+def test_a_logit_beyond_all_measure_is_written_short() -> None:
+    note = check([1], [2], tie((1, 1e308), (2, -1.5e308))).note
+    assert "best logits are 1e+308 (token 1) and -1.5e+308 (token 2), margin inf" in note
+
+
 def test_margins_are_asked_for_at_the_first_difference() -> None:
     asked: list[int] = []
     compare([1, 2, 3, 4], [1, 2, 9, 9], names=NAMES, margins=[("engine", asked.append)])  # type: ignore[list-item,func-returns-value]

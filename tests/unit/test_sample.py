@@ -97,6 +97,12 @@ def test_less_than_four_fifths_of_what_was_asked_is_an_early_stop(tokens: int | 
     assert sample(completion_tokens=tokens).stopped_early is early
 
 
+@pytest.mark.parametrize(("tokens", "over"), [(None, None), (0, False), (12, False), (13, True), (100, True)])
+def test_more_than_five_quarters_of_what_was_asked_is_an_overrun(tokens: int | None, over: bool | None) -> None:
+    assert sample(completion_tokens=tokens).ran_over is over
+    assert sample(completion_tokens=tokens).to_json()["ran_over"] is over
+
+
 def test_the_servers_own_figures_stand_beside_ours() -> None:
     metrics = sample(timings=ServerTimings(prefill_tok_s=5.0, decode_tok_s=0.0)).metrics()
     assert metrics["server_prefill_tok_s"] == 5.0
