@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -24,13 +24,17 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _READER: Final = "a parity run"
 
 
+FileFacts = tuple[tuple[str, int, int], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A whole checkpoint folder; `snapshot` None: not one of the Hugging Face cache."""
+    """A whole checkpoint folder, with its `file_facts`; `snapshot` None: not one of the Hugging Face cache."""
 
     path: Path
     synthetic: bool
     snapshot: str | None = None
+    files: FileFacts = ()
 
 
 def check(plan: ParityPlan, model: ParityPlanModel) -> Checkpoint:
@@ -41,7 +45,14 @@ def check(plan: ParityPlan, model: ParityPlanModel) -> Checkpoint:
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise Unavailable(f"{side} needs {', '.join(missing)}", fix="pip install 'pytest-llmbench[mlx]'")
-    return find(model, beside=plan.path)
+    found = find(model, beside=plan.path)
+    return replace(found, files=file_facts(found.path))
+
+
+def file_facts(folder: Path) -> FileFacts:
+    """Name, bytes and time of change (ns) of the configuration and the weights: others are another checkpoint."""
+    files = sorted(path for path in folder.iterdir() if path.name == "config.json" or path.suffix == ".safetensors")
+    return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file())
 
 
 def find(model: ParityPlanModel, *, beside: Path) -> Checkpoint:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.json_node import JsonNode
 from pytest_llmbench.parity import SECTIONS
+from pytest_llmbench.parity_checkpoint import FileFacts
 from pytest_llmbench.parity_json import section_json
 from pytest_llmbench.parity_pair import BOTH
 from pytest_llmbench.parity_planned import PlannedSection, settings_json
@@ -41,6 +42,7 @@ def section_facts(measured: MeasuredSection) -> dict[str, Any]:
             "synthetic": measured.checkpoint.synthetic,
             "sections": list(planned.model.sections),
         },
+        "files": _plain(measured.checkpoint.files),
         "section": planned.section,
         "complete": len(points) == len(planned.points),
         "reason": missing[0] if missing else "",
@@ -64,10 +66,14 @@ def require_facts(node: JsonNode) -> None:
         node[name]
 
 
-def is_measured(facts: Mapping[str, Any], planned: PlannedSection) -> bool:
-    """Whether `facts` are of what is planned now: the same settings, model, points and sides."""
+def is_measured(facts: Mapping[str, Any], planned: PlannedSection, files: FileFacts | None = None) -> bool:
+    """Whether `facts` are of what is planned now: the same settings, model, points and sides.
+
+    `files`: those of the checkpoint now, None where that isn't known; journals didn't always tell of them.
+    """
     settings = _plain(settings_json(planned.plan, planned.settings))
-    return bool(facts["settings"] == settings and facts["asked"] == _asked(planned))
+    same_files = files is None or facts.get("files") in (None, _plain(files))
+    return bool(facts["settings"] == settings and facts["asked"] == _asked(planned) and same_files)
 
 
 def _asked(planned: PlannedSection) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench import collect
-from pytest_llmbench.errors import UsageError
+from pytest_llmbench.errors import Unavailable, UsageError
 from pytest_llmbench.session import Bench
 
 if TYPE_CHECKING:
+    from pytest_llmbench.parity_checkpoint import FileFacts
     from pytest_llmbench.parity_planned import PlannedSection
     from pytest_llmbench.record import Result
 
@@ -128,9 +129,18 @@ def _sections_to_measure(bench: Bench, items: list[pytest.Item]) -> set[PlannedS
         if section is None or section in again:
             continue
         facts = bench.resumed_sections.get((str(section.plan.path), section.model.id, section.section))
-        if item.nodeid not in bench.resumed or facts is None or not is_measured(facts, section):
+        now = _files_now(bench, section)
+        if item.nodeid not in bench.resumed or facts is None or not is_measured(facts, section, now):
             again.add(section)
     return again
+
+
+def _files_now(bench: Bench, section: PlannedSection) -> FileFacts | None:
+    """None where the checkpoint isn't here any more: then nothing could be measured again."""
+    try:
+        return bench.plans.checkpoint(section.plan, section.model).files
+    except Unavailable:
+        return None
 
 
 def _expect_sides(bench: Bench, again: set[PlannedSection]) -> None:

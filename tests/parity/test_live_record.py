@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import pytest
@@ -98,6 +99,18 @@ def test_a_plan_that_changed_is_measured_again(lab: ParityLab, changed: dict[str
     lab.forget()
     lab.run("--llmbench-resume=out").assert_outcomes(passed=3)
     assert len(lab.events("start")) == 2
+
+
+def test_a_checkpoint_that_was_replaced_in_its_place_is_measured_again(lab: ParityLab) -> None:
+    lab.plan("decode")
+    lab.run().assert_outcomes(passed=3)
+    lab.forget()
+    lab.run("--llmbench-resume=out").assert_outcomes(skipped=3)
+    (lab.path / "weights" / "model.safetensors").write_bytes(b"retrain" * 1000)
+    lab.run("--llmbench-resume=out").assert_outcomes(passed=3)
+    assert len(lab.events("start")) == 2
+    shutil.rmtree(lab.path / "weights")
+    lab.run("--llmbench-resume=out").assert_outcomes(skipped=3)
 
 
 NEW: dict[str, dict[str, object]] = {"version": {"version": "1.1"}, "library": {"facts": {"library": "2.2"}}}
