@@ -142,21 +142,41 @@ def _body(response: httpx.Response, most: int, patience_s: float) -> bytes:
 
 def _read(response: httpx.Response, builder: ReplyBuilder, wire: Wire, clock: _Clock, patience_s: float) -> Reply:
     decoder = wire.decoder()
-    for piece in response.iter_raw():
+    for piece in _pieces(response, builder):
         at_ns = clock.now_ns()
         for event in decoder.feed(piece):
             builder.take(event, at_ns)
+        if _lingers(builder, at_ns, patience_s):
+            break
         _check_progress(builder, at_ns, patience_s)
     end_ns = clock.now_ns()
+    if builder.done_ns is not None and _lingers(builder, end_ns, patience_s):
+        end_ns = builder.done_ns
     for event in decoder.end():
         builder.take(event, end_ns)
     return replace(builder.build(end_ns), sent_ns=clock.start_ns)
 
 
+def _pieces(response: httpx.Response, builder: ReplyBuilder) -> Iterator[bytes]:
+    """What comes, until the connection ends, or is silent behind the answer's end."""
+    import httpx
+
+    try:
+        yield from response.iter_raw()
+    except httpx.ReadTimeout:
+        if builder.done_ns is None:
+            raise
+
+
+def _lingers(builder: ReplyBuilder, at_ns: int, patience_s: float) -> bool:
+    """Whether a server keeps the connection after its answer has ended."""
+    return builder.done_ns is not None and at_ns - builder.done_ns > patience_s * 1e9
+
+
 def _check_progress(builder: ReplyBuilder, at_ns: int, patience_s: float) -> None:
     """A server that is stuck may send keep-alives for ever."""
     last_ns = builder.deltas[-1].at_ns if builder.deltas else 0
-    if not builder.done and at_ns - last_ns > patience_s * 1e9:
+    if builder.done_ns is None and at_ns - last_ns > patience_s * 1e9:
         raise ServerTimeout(f"nothing but keep-alives came for {patience_s:g} s; a larger server_timeout may help")
 
 

@@ -59,22 +59,26 @@ class ReplyBuilder:
         self.timings: Mapping[str, Any] = {}
         self.model: str | None = None
         self.fingerprint: str | None = None
-        self.done = False
+        self.done_ns: int | None = None
         self._tool_calls = ToolCalls()
 
     def take(self, event: Event, at_ns: int) -> None:
         if event.data.strip() == "[DONE]":
-            self.done = True
+            self._end(at_ns)
             return
         if not event.data.strip():
             return
         chunk = self._wire.chunk(_parse_chunk(event))
-        self.done = self.done or chunk.get("done") is True
+        if chunk.get("done") is True:
+            self._end(at_ns)
         self.usage = counts(_part(chunk, "usage", dict) or {}) or self.usage
         self.timings = figures(_part(chunk, "timings", dict) or {}) or self.timings
         self.fingerprint = _part(chunk, "system_fingerprint", str) or self.fingerprint
         for choice in _part(chunk, "choices", list) or ():
             self._take_choice(choice, _part(chunk, "model", str), at_ns)
+
+    def _end(self, at_ns: int) -> None:
+        self.done_ns = at_ns if self.done_ns is None else self.done_ns
 
     def _take_choice(self, choice: Any, model: str | None, at_ns: int) -> None:
         if not isinstance(choice, dict):
@@ -99,7 +103,7 @@ class ReplyBuilder:
             )
 
     def build(self, end_ns: int) -> Reply:
-        if not self.done and self.finish_reason is None:
+        if self.done_ns is None and self.finish_reason is None:
             got = f"{len(self.deltas)} deltas" if self.deltas else "no text"
             raise RequestError(f"the stream ended without a finish reason or [DONE], after {got}")
         return Reply(
@@ -122,7 +126,9 @@ def counts(usage: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and found.get(name) != value:
             raise RequestError(f"the usage has a {name} that counts nothing: {value!r:.200}", status=200)
         if isinstance(value, float):
-            raise RequestError(f"the usage has a {name} that is no whole number: {value!r}", status=200)
+            if not value.is_integer():
+                raise RequestError(f"the usage has a {name} that is no whole number: {value!r}", status=200)
+            found[name] = int(value)  # some languages write whole numbers as 12.0
     return found | {name: counts(_part(usage, name, dict) or {}) for name in _DETAILS if name in usage}
 
 

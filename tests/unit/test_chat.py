@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 
 import httpcore
 import pytest
@@ -148,6 +149,26 @@ def test_done_without_a_finish_reason_ends_a_stream() -> None:
     reply = reply_to(text_event("a"), DONE)
     assert reply.finish_reason is None
     assert reply.usage == {}
+
+
+@pytest.mark.parametrize("lingering", [[1.0], [0.1, b": keep\n\n"] * 8], ids=["silent", "keep-alives"])
+def test_a_server_that_keeps_the_connection_after_its_answer_has_answered(lingering: list[bytes | float]) -> None:
+    usage = event({"choices": [], "usage": {"completion_tokens": 1}})
+    with (
+        stream_server(EVENT_STREAM, text_event("a"), FINISH, usage, DONE, *lingering) as server,
+        ChatClient(server.url, timeout_s=0.3) as client,
+    ):
+        begun_ns = time.monotonic_ns()
+        reply = client.stream({"model": "m"})
+        took_ns = time.monotonic_ns() - begun_ns
+    assert [d.text for d in reply.deltas] == ["a"]
+    assert reply.usage == {"completion_tokens": 1}
+    assert took_ns - reply.end_ns > 0.3e9  # the wait is no part of the answer
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    usage = reply_to(text_event("a"), event({"choices": [], "usage": {"completion_tokens": 12.0}}), FINISH).usage
+    assert repr(usage["completion_tokens"]) == "12"
 
 
 def test_replacement_characters_and_split_utf8_arrive_as_they_are() -> None:
