@@ -25,29 +25,39 @@ class Accelerator:
     def __init__(self, path: Path = LOCK_PATH) -> None:
         self._path = path
         self._owner: int | None = None
+        self._held = 0
+        self._descriptor = -1
 
     @contextmanager
     def hold(self, report: Callable[[str], None]) -> Iterator[None]:
         """Wait until nobody on this host measures, then keep it so. `report` is told who is waited for."""
-        if self._owner == threading.get_ident():
-            yield
-            return
-        descriptor = self._open()
+        if self._owner != threading.get_ident():
+            self._descriptor = self._locked(report)
+            self._owner = threading.get_ident()
+        self._held += 1
         try:
-            waiting = False
+            yield
+        finally:
+            # The last one out lets go, whoever that is: fixtures don't end in the order of a stack.
+            self._held -= 1
+            if not self._held:
+                self._owner = None
+                os.close(self._descriptor)
+
+    def _locked(self, report: Callable[[str], None]) -> int:
+        """A descriptor that holds the lock."""
+        descriptor, waiting = self._open(), False
+        try:
             while not _try_lock(descriptor):
                 if not waiting:
                     report(f"waiting for the accelerator: {self._holder(descriptor)} is measuring")
                 waiting = True
                 time.sleep(POLL_S)
-            _write_holder(descriptor)
-            self._owner = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._owner = None
-        finally:
+        except BaseException:
             os.close(descriptor)
+            raise
+        _write_holder(descriptor)
+        return descriptor
 
     def _open(self) -> int:
         # fs.protected_regular: another user's file in a sticky folder can be opened and locked, but not with O_CREAT.

@@ -110,6 +110,19 @@ def test_who_holds_it_may_hold_it_once_more_and_keeps_it(tmp_path: Path) -> None
     assert got.is_set()
 
 
+def test_it_is_kept_until_the_last_one_lets_go_in_whatever_order(tmp_path: Path) -> None:
+    path, waited = tmp_path / "lock", list[str]()
+    accelerator = Accelerator(path)
+    outer, inner = accelerator.hold(waited.append), accelerator.hold(waited.append)
+    outer.__enter__(), inner.__enter__()
+    outer.__exit__(None, None, None)
+    with holder(path) as other:
+        assert line(other) == f"waiting for the accelerator: process {os.getpid()} is measuring"
+        inner.__exit__(None, None, None)
+        assert line(other) == "held"
+    assert waited == []
+
+
 def test_threads_of_one_process_wait_for_each_other_too(tmp_path: Path) -> None:
     path, waited, got = tmp_path / "lock", list[str](), threading.Event()
 
