@@ -41,7 +41,8 @@ class SameSides:
             changes = ", ".join(f"{name} {now.get(name)} (was {known.get(name)})" for name in other)
             raise MeasurementError(
                 f"{who}: not the side that the record's other sections were measured with: {changes}; "
-                "have the same one again, or start anew: without --llmbench-resume"
+                "have the same one again, or start anew: without --llmbench-resume "
+                "(a fact that changes from start to start must be no text: docs/sides.md)"
             )
 
 
