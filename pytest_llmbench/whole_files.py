@@ -45,8 +45,10 @@ def is_cut(path: Path) -> bool:
         if path.suffix == ".safetensors":
             length = int.from_bytes(file.read(8), "little")
             header = file.read(min(length, _LONGEST_HEADER))
+            if length > _LONGEST_HEADER or not header.startswith(b"{"):
+                return False
             end = max((int(found) for found in _DATA_END.findall(header)), default=0)
-            return len(header) == length and path.stat().st_size < 8 + length + end
+            return path.stat().st_size < 8 + length + end
         if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -58,7 +60,7 @@ def _gguf_is_cut(data: mmap.mmap) -> bool:
         end = _Gguf(data=data).end()
     except (struct.error, IndexError):
         return True
-    except KeyError:  # a type of value that isn't in our table
+    except (KeyError, RecursionError):  # a type of value that isn't in our table, or no file that anything wrote
         return False
     return len(data) < end
 

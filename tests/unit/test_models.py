@@ -185,8 +185,9 @@ def test_weights_that_are_shorter_than_their_header_says_are_no_model(beside: Pa
     whole = len(header).to_bytes(8, "little") + header + bytes(16)
     (folder / shard).write_bytes(whole)
     assert find(str(folder), beside=beside) == folder
-    (folder / shard).write_bytes(whole[:-1])
-    assert f"{shard} is cut" in refused(str(folder), beside).reason
+    for kept in (len(whole) - 1, 8 + len(header), 40):  # 40 bytes: cut within the header
+        (folder / shard).write_bytes(whole[:kept])
+        assert f"{shard} is cut" in refused(str(folder), beside).reason
 
 
 @pytest.mark.parametrize("name", ["tiny-random.gguf", "tiny-random-q4_0.gguf", "tiny-scripted-q8_0.gguf"])
@@ -205,6 +206,13 @@ def test_a_gguf_file_of_a_kind_that_is_not_known_is_left_to_its_server(beside: P
     for data in (b"GGUF" + struct.pack("<I", 77), odd_value):
         (beside.parent / "m.gguf").write_bytes(data)
         assert find("m.gguf", beside=beside) == beside.parent / "m.gguf"
+
+
+def test_a_gguf_file_with_arrays_in_arrays_without_end_is_left_to_its_server(beside: Path) -> None:
+    nested = struct.pack("<IQ", 9, 1) * 5000
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 9) + nested
+    (beside.parent / "m.gguf").write_bytes(data)
+    assert find("m.gguf", beside=beside) == beside.parent / "m.gguf"
 
 
 def test_an_ollama_blob_that_is_shorter_than_its_manifest_says_is_not_there(beside: Path, tmp_path: Path) -> None:
