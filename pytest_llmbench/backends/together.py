@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -57,31 +57,34 @@ class HttpTarget(ABC):
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     """What the calls return, each made in a thread of its own, all at the same moment.
 
-    The first error is raised when all of them have ended; KeyboardInterrupt doesn't wait for them. MeasurementError
-    where this process can't have so many threads.
+    The first error is raised when all of them have ended; KeyboardInterrupt doesn't wait for them, nor does the
+    interpreter's end. MeasurementError where this process can't have so many threads.
     """
     gate = threading.Barrier(len(calls))
+    answers: list[Future[T]] = [Future() for _ in calls]
 
-    def run(call: Callable[[], T]) -> T:
-        gate.wait()
-        return call()
+    def run(call: Callable[[], T], answer: Future[T]) -> None:
+        try:
+            gate.wait()
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where the answers are read
+            answer.set_exception(error)
 
-    pool = ThreadPoolExecutor(len(calls))
     try:
-        futures = _submit(pool, [partial(run, call) for call in calls])
-        wait(futures)
-        return [future.result() for future in futures]
+        # No pool's: its threads are waited for when the interpreter ends, as long as a server is silent.
+        _start([threading.Thread(target=run, args=each, daemon=True) for each in zip(calls, answers, strict=True)])
+        wait(answers)
+        return [answer.result() for answer in answers]
     finally:
-        # Those that wait for one that never came would keep the interpreter from ending.
-        gate.abort()
-        pool.shutdown(wait=False)
+        gate.abort()  # those that wait for one that never came
 
 
-def _submit(pool: ThreadPoolExecutor, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
+def _start(threads: Sequence[threading.Thread]) -> None:
     try:
-        return [pool.submit(call) for call in calls]
+        for thread in threads:
+            thread.start()
     except RuntimeError as error:
         raise MeasurementError(
-            f"this process can't have {len(calls)} threads for as many requests at once ({error}); raise its limits, "
+            f"this process can't have {len(threads)} threads for as many requests at once ({error}); raise its limits, "
             "or ask for fewer at once"
         ) from error

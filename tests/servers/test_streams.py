@@ -201,6 +201,17 @@ def test_too_few_threads_are_an_error_and_no_thread_waits_for_ever() -> None:
     assert done.returncode == 1
 
 
+def test_an_interrupted_session_ends_while_a_server_is_silent() -> None:
+    program = (
+        "import os, signal, threading, time\n"
+        "from pytest_llmbench.backends.together import together\n"
+        "main = os.getpid()\n"
+        "together([lambda: (os.kill(main, signal.SIGINT), time.sleep(600)), lambda: time.sleep(600)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "KeyboardInterrupt" in done.stderr
+
+
 def test_one_broken_answer_is_the_error_of_all(fake: Callable[..., Fake], tmp_path: Path) -> None:
     server = fake(faults=["", "cut", ""])
     with open_target(server.entry, tmp_path) as target:
