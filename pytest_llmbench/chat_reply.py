@@ -15,9 +15,9 @@ from pytest_llmbench.sse import Event, Wire
 
 T = TypeVar("T")
 
-PIECES_PER_TOKEN = 4
+PIECES_PER_TOKEN = 16
 SPARE_PIECES = 1024
-"""How far an answer may go beyond what was asked for, in pieces: not every server keeps to the token."""
+"""How far an answer may go beyond what was asked for, in pieces: a piece may be one character of a long token."""
 
 LARGEST = 2**53
 SMALLEST = 1e-9

@@ -166,6 +166,12 @@ def test_a_server_that_keeps_the_connection_after_its_answer_has_answered(linger
     assert took_ns - reply.end_ns > 0.3e9  # the wait is no part of the answer
 
 
+def test_an_answer_that_comes_letter_by_letter_isnt_endless() -> None:
+    letters = b"".join(map(text_event, "unquestionably, " * 256))  # 512 tokens or so, with 4096 characters
+    with stream_server(EVENT_STREAM, letters, FINISH) as server, ChatClient(server.url) as client:
+        assert len(client.stream({}, max_tokens=512).deltas) == 4096
+
+
 def test_a_whole_number_may_be_written_with_a_point() -> None:
     usage = reply_to(text_event("a"), event({"choices": [], "usage": {"completion_tokens": 12.0}}), FINISH).usage
     assert repr(usage["completion_tokens"]) == "12"
@@ -207,7 +213,7 @@ def test_what_is_no_figure_among_a_servers_own_ones_is_passed_over(value: str) -
 
 def test_an_answer_that_never_ends_is_an_error_and_not_waited_for() -> None:
     with stream_server(EVENT_STREAM, *(text_event("a"),) * 3000) as server, ChatClient(server.url) as client:
-        with pytest.raises(RequestError, match=r"asked for 16 tokens at most, .* after 1089 pieces") as caught:
+        with pytest.raises(RequestError, match=r"asked for 16 tokens at most, .* after 1281 pieces") as caught:
             client.stream({}, max_tokens=16)
         assert caught.value.status == 200
 
