@@ -104,6 +104,7 @@ class ChatClient:
 
     def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
         with self._http.stream(method, self.base_url + path, json=body, timeout=timeout_s) as response:
+            deadline = time.monotonic() + timeout_s
             said, status = _body(response, MOST_JSON_BYTES, timeout_s), response.status_code
         if status == 202 and not said:
             return None
@@ -113,6 +114,8 @@ class ChatClient:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
+            if time.monotonic() > deadline:
+                raise ServerTimeout(f"{path}: the answer didn't end in {timeout_s:g} s: {text[:200]!r}") from error
             raise RequestError(f"{path}: HTTP 200 whose body is not JSON: {text[:200]!r}") from error
 
 

@@ -218,6 +218,15 @@ def test_an_answer_that_never_ends_is_an_error_and_not_waited_for() -> None:
         assert caught.value.status == 200
 
 
+def test_json_that_doesnt_end_in_time_is_a_timeout_and_not_called_damaged() -> None:
+    with (
+        stream_server(b"HTTP/1.0 200 OK\r\n\r\n[", *(0.05, b"7, ") * 40) as server,
+        ChatClient(server.url) as client,
+        pytest.raises(ServerTimeout, match=r"/list: the answer didn't end in 0\.3 s: '\[7, 7"),
+    ):
+        client.json("GET", "/list", timeout_s=0.3)
+
+
 @pytest.mark.parametrize("method", ["json", "stream"])
 def test_an_error_page_that_never_ends_is_cut(method: str) -> None:
     page = (b"HTTP/1.0 500 Oops\r\n\r\n" + b"x" * 70_000, *(0.05, b"x") * 40)
