@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,13 +116,15 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def set_aside(path: Path) -> None:
-    """Keep an earlier run's journal under another name: in a new one its tests would count as done.
+    """Keep an earlier run's journal under another name, and empty it: in a new run its tests would count as done.
 
-    RecordError where another process writes it.
+    RecordError where another process writes it. It isn't renamed: who opened it a moment ago would lock another file.
     """
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), path.open("r+b") as file:
         _lock(file, path)
-        path.replace(path.with_name(f"{path.stem}.previous{path.suffix}"))
+        if path.stat().st_size:
+            shutil.copyfile(path, path.with_name(f"{path.stem}.previous{path.suffix}"))
+            file.truncate(0)
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

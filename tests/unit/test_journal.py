@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -72,7 +73,20 @@ def test_two_at_once_are_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     write(path, result("b"))
     assert outcomes(path) == {"a": "passed", "b": "passed"}
     set_aside(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["j.previous"]
+    assert outcomes(tmp_path / "j.previous") == {"a": "passed", "b": "passed"}
+    assert path.read_bytes() == b""
+    set_aside(path)
+    assert outcomes(tmp_path / "j.previous") == {"a": "passed", "b": "passed"}
+
+
+def test_who_opened_it_before_it_was_set_aside_cant_lock_it_beside_the_new_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "j", result("a"))
+    with path.open("ab") as late:
+        set_aside(path)
+        new = Journal(path, **HEAD)  # type: ignore[arg-type]
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(late, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.close()
 
 
 def test_a_full_disk_is_told_at_the_line_and_not_again_at_the_end(tmp_path: Path) -> None:
