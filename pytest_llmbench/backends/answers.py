@@ -9,19 +9,8 @@ from typing import Any
 from pytest_llmbench.chat import Reply
 from pytest_llmbench.counting import count_tokens, why_invalid
 from pytest_llmbench.errors import RequestError
-from pytest_llmbench.prompts import GREETING, Prompt, Tokenizer
+from pytest_llmbench.prompts import Prompt, Tokenizer
 from pytest_llmbench.sample import Sample, ServerTimings
-
-
-def one_token(model: str, *, length_field: str = "max_tokens") -> dict[str, Any]:
-    """The smallest request that makes `model` work."""
-    return {
-        "model": model,
-        "messages": [{"role": GREETING.role, "content": GREETING.content}],
-        length_field: 1,
-        "temperature": 0.0,
-        "stream_options": {"include_usage": True},
-    }
 
 
 def chat_body(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pytest_llmbench import models
 from pytest_llmbench.backends import answers
-from pytest_llmbench.backends.base import Backend, Report, TargetInfo, check_each, load_seconds, log_path
+from pytest_llmbench.backends.base import FIRST, Backend, Report, TargetInfo, check_each, load_seconds, log_path
 from pytest_llmbench.backends.readiness import FirstAnswer
 from pytest_llmbench.backends.together import HttpTarget
 from pytest_llmbench.backends.watched import WatchedClient
@@ -238,7 +238,9 @@ class ServerTarget(HttpTarget):
 
     @property
     def _one_token(self) -> Mapping[str, Any]:
-        return answers.one_token(self._launch.model_name, length_field=self._backend.length_field)
+        """The smallest request that makes the model work."""
+        name, length_field = self._launch.model_name, self._backend.length_field
+        return answers.chat_body(name, FIRST, max_tokens=1, temperature=0.0, fields={}, length_field=length_field)
 
     def _ask(self, timeout_s: float) -> Reply:
         if not self._backend.is_loaded(self._client):
