@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,10 +148,12 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 
 def _import(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.predecessor import import_csv
+    from pytest_llmbench.record import write_json
 
     _require_new(arguments.out, arguments.files)
     run = import_csv(arguments.files, machine=arguments.machine)
-    _save(arguments.out, _json(run.to_json()))
+    with _writing(arguments.out):
+        write_json(arguments.out, run.to_json())
     odd = [(r.nodeid, found) for r in run.results if r.measurement for found in r.measurement["suspicions"]]
     for nodeid, found in odd:
         say(f"suspect: {nodeid}: {found}")
@@ -167,10 +170,12 @@ def _add_merge(commands: argparse._SubParsersAction[argparse.ArgumentParser], sa
 
 def _merge(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.merge import merge
+    from pytest_llmbench.record import write_json
 
     _require_new(arguments.out, arguments.files)
     merged = merge(arguments.files)
-    _save(arguments.out, _json(merged.data))
+    with _writing(arguments.out):
+        write_json(arguments.out, merged.data)
     for line in merged.duplicates:
         say(f"duplicate: {line}")
     say(f"{arguments.out}: {len(arguments.files)} records merged, {len(merged.duplicates)} duplicates resolved")
@@ -191,6 +196,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser], s
 def _report(arguments: argparse.Namespace, say: Say) -> int:
     from pytest_llmbench.compare import compare, default_limits
     from pytest_llmbench.figures import load
+    from pytest_llmbench.record import write_text
     from pytest_llmbench.report_files import RENDER
 
     kind = _kind(arguments.format, arguments.out)
@@ -204,7 +210,8 @@ def _report(arguments: argparse.Namespace, say: Say) -> int:
         sys.stdout.write(text)
         return OK
     _require_new(arguments.out, arguments.files)
-    _save(arguments.out, text)
+    with _writing(arguments.out):
+        write_text(arguments.out, text)
     say(f"{arguments.out}: {kind} of {len(loaded.sources)} records, {len(loaded.subjects)} results")
     return OK
 
@@ -219,18 +226,11 @@ def _kind(given: str | None, out: Path | None) -> str:
     return kind
 
 
-def _json(data: object) -> str:
-    from pytest_llmbench.record import dumps
-
-    return dumps(data, indent=1) + "\n"
-
-
-def _save(path: Path, text: str) -> None:
-    """Write the whole file, or leave what was there. UsageError where that can't be done."""
-    from pytest_llmbench.record import write_text
-
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """UsageError where the file can't be written."""
     try:
-        write_text(path, text)
+        yield
     except OSError as error:
         raise UsageError(f"--out {path}: can't be written ({error.strerror}); name another file") from error
 
