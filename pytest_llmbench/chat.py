@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.chat_reply import Reply, ReplyBuilder, error_text
 from pytest_llmbench.errors import RequestError, ServerTimeout
 from pytest_llmbench.ports import is_loopback
-from pytest_llmbench.sse import OPENAI, Wire
+from pytest_llmbench.sse import OPENAI, Wire, read_within
 
 if TYPE_CHECKING:
     import httpx
@@ -98,14 +98,15 @@ class ChatClient:
             ) as response,
         ):
             if response.status_code != 200:
-                said = _body(response, MOST_ERROR_BYTES, patience_s)
+                said = read_within(response.iter_bytes(), most=MOST_ERROR_BYTES, patience_s=patience_s)
                 raise _status_error(response.status_code, said.decode(errors="replace"), self._path)
             return _read(response, ReplyBuilder(self._wire, max_tokens=max_tokens), self._wire, clock, patience_s)
 
     def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
         with self._http.stream(method, self.base_url + path, json=body, timeout=timeout_s) as response:
             deadline = time.monotonic() + timeout_s
-            said, status = _body(response, MOST_JSON_BYTES, timeout_s), response.status_code
+            said = read_within(response.iter_bytes(), most=MOST_JSON_BYTES, patience_s=timeout_s)
+            status = response.status_code
         if status == 202 and not said:
             return None
         text = said.decode(errors="replace")
@@ -131,16 +132,6 @@ class _Clock:
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self.start_ns
-
-
-def _body(response: httpx.Response, most: int, patience_s: float) -> bytes:
-    """The body, or what of it came within `most` bytes and `patience_s`: some never end."""
-    data, deadline = bytearray(), time.monotonic() + patience_s
-    for piece in response.iter_bytes():
-        data += piece
-        if len(data) > most or time.monotonic() > deadline:
-            break
-    return bytes(data[:most])
 
 
 def _read(response: httpx.Response, builder: ReplyBuilder, wire: Wire, clock: _Clock, patience_s: float) -> Reply:

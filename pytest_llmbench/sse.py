@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them; and JSON lines.
+"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them; JSON lines; bodies that may never end.
 
 Lines end on CR LF, LF or CR only: a JSON string may hold U+2028 or U+0085, at which `str.splitlines` (and so
 `httpx.Response.iter_lines`) would cut it in two.
@@ -7,7 +7,8 @@ Lines end on CR LF, LF or CR only: a JSON string may hold U+2028 or U+0085, at w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +121,16 @@ class LineDecoder:
     def end(self) -> Iterator[Event]:
         """Yield a last line that no newline ended."""
         yield from _events([self._lines.rest()])
+
+
+def read_within(pieces: Iterable[bytes], *, most: int, patience_s: float) -> bytes:
+    """A body, or what of it came within `most` bytes and `patience_s`: some never end."""
+    data, deadline = bytearray(), time.monotonic() + patience_s
+    for piece in pieces:
+        data += piece
+        if len(data) > most or time.monotonic() > deadline:
+            break
+    return bytes(data[:most])
 
 
 def _events(lines: list[bytes]) -> Iterator[Event]:

@@ -9,7 +9,6 @@ import http.client
 import json
 import re
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import Unavailable
 from pytest_llmbench.ports import is_loopback, port_owner
+from pytest_llmbench.sse import read_within
 
 if TYPE_CHECKING:
     import psutil
@@ -57,18 +57,11 @@ def get(url: str, path: str, *, api_key: str | None = None) -> Answer | None:
         try:
             connection.request("GET", parts.path + path, headers=headers)
             response = connection.getresponse()
-            body = _read(response)
+            pieces = iter(lambda: response.read1(CHUNK_BYTES), b"")
+            body = read_within(pieces, most=MOST_BYTES, patience_s=PATIENCE_S)
         except (OSError, UnicodeError, http.client.HTTPException):  # UnicodeError: no host can be called so
             return None
     return Answer(status=response.status, json=_parsed(body))
-
-
-def _read(response: http.client.HTTPResponse) -> bytes:
-    """The body, as far as it comes in a short time: some never end."""
-    data, deadline = bytearray(), time.monotonic() + PATIENCE_S
-    while len(data) < MOST_BYTES and time.monotonic() < deadline and (piece := response.read1(CHUNK_BYTES)):
-        data += piece
-    return bytes(data)
 
 
 def _parsed(body: bytes) -> Any:
