@@ -66,6 +66,12 @@ def concurrency_prompt(level: int) -> str:
     return f"{CONCURRENCY_PREFIX}{level}"
 
 
+def concurrency_level(prompt: str) -> int | None:
+    """Back from such a name; None for another prompt's."""
+    number = prompt.removeprefix(CONCURRENCY_PREFIX)
+    return int(number) if number != prompt and number.isdecimal() else None
+
+
 def slug(text: str) -> str:
     """Letters, digits and `-` of `text`, as `-k` can take them.
 

@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them; JSON lines; bodies that may never end.
+"""Server-sent events from bytes, as the HTML standard's "event stream interpretation" parses them; JSON lines; bodies.
 
 Lines end on CR LF, LF or CR only: a JSON string may hold U+2028 or U+0085, at which `str.splitlines` (and so
 `httpx.Response.iter_lines`) would cut it in two.

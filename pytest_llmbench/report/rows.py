@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pytest_llmbench.figures import Loaded, Source, Subject, Values
 from pytest_llmbench.history import machine_of
+from pytest_llmbench.matrix import concurrency_level
 from pytest_llmbench.parity import DEFAULT_GATE, DEFAULT_GOAL, ParityPoint, point_id
 from pytest_llmbench.record import Result
 
@@ -142,8 +143,7 @@ def _place(subject: Subject, point: ParityPoint | None, side: int) -> Row:
     """Context length in tokens, and how many requests ran at once where that was measured."""
     tokens = subject.metrics.get("prompt_tokens")
     if point is None:
-        number = subject.prompt.rpartition("-")[2]
-        level = int(number) if "wall_s" in subject.metrics and number.isdecimal() else None
+        level = concurrency_level(subject.prompt) if "wall_s" in subject.metrics else None
         return {"context": None if tokens is None else tokens.value, "level": level}
     level = int(point.name) if point.section == "concurrency" else None
     known = point.prompt_tokens[side] if point.prompt_tokens else None

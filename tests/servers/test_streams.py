@@ -187,6 +187,10 @@ def test_calls_are_made_at_the_same_moment_and_their_results_keep_their_order() 
     assert together([partial(call, number) for number in range(3)]) == [0, 1, 2]
 
 
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a process below its limit of address space")
 def test_too_few_threads_are_an_error_and_no_thread_waits_for_ever() -> None:
     program = (
@@ -196,7 +200,7 @@ def test_too_few_threads_are_an_error_and_no_thread_waits_for_ever() -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (2 * 1024**3,) * 2)\n"
         "together([int] * 64)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(program)
     assert "MeasurementError: this process can't have 64 threads for as many requests at once" in done.stderr
     assert done.returncode == 1
 
@@ -208,7 +212,7 @@ def test_an_interrupted_session_ends_while_a_server_is_silent() -> None:
         "main = os.getpid()\n"
         "together([lambda: (os.kill(main, signal.SIGINT), time.sleep(600)), lambda: time.sleep(600)])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(program)
     assert "KeyboardInterrupt" in done.stderr
 
 
