@@ -1,4 +1,4 @@
-"""The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), in three forms that agree.
+"""The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), in forms that agree.
 
 For each head, a memory S [value width, key width] reads and corrects itself with every token:
 
@@ -16,7 +16,9 @@ from functools import partial
 
 import mlx.core as mx
 
-CHUNK = 64
+from llmbench_engine import gated_delta_cuda
+
+CHUNK = 32
 """Tokens whose corrections are solved for at once."""
 
 SEGMENT = 512
@@ -32,11 +34,11 @@ def update(
     """The form that suits the backend and the number of tokens: the one place where it is chosen."""
     if mx.metal.is_available():
         return fused(q, k, v, decay, beta, memory)
+    if gated_delta_cuda.suits(k.shape[-1]):
+        return gated_delta_cuda.scan(q, k, v, decay, beta, memory)
     if q.shape[1] == 1:
         return step(q, k, v, decay, beta, memory)
-    if mx.cuda.is_available():
-        return chunked(q, k, v, decay, beta, memory)
-    return chunked(q, k, v, decay, beta, memory, chunk=CHUNK // 2, walk=True)
+    return chunked(q, k, v, decay, beta, memory)
 
 
 def fused(
@@ -84,26 +86,20 @@ def chunked(
     *,
     chunk: int = CHUNK,
     segment: int = SEGMENT,
-    walk: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """Many tokens: within a chunk by matrix products, from chunk to chunk by one product each.
-
-    `chunk` is a power of two. `walk`: fewer operations on numbers, but several products from chunk to chunk.
-    """
+    """Many tokens: matrix products within a chunk, and from chunk to chunk. `chunk` is a power of two."""
     v, log_decay, beta = v.astype(mx.float32), mx.log(decay), beta.astype(mx.float32)
     parts = []
     for start in range(0, q.shape[1], segment):
         here = slice(start, start + segment)
-        y, memory = _segment(
-            q[:, here], k[:, here], v[:, here], log_decay[:, here], beta[:, here], memory, chunk=chunk, walk=walk
-        )
+        y, memory = _segment(q[:, here], k[:, here], v[:, here], log_decay[:, here], beta[:, here], memory, chunk=chunk)
         parts.append(y)
     return parts[0] if len(parts) == 1 else mx.concatenate(parts, axis=1), memory
 
 
 def _segment(
     q: mx.array, k: mx.array, v: mx.array, log_decay: mx.array, beta: mx.array, memory: mx.array,
-    *, chunk: int, walk: bool,
+    *, chunk: int,
 ) -> tuple[mx.array, mx.array]:  # fmt: skip
     """Chunks lead in all arrays: [chunks, batch, key heads, group, chunk, ...].
 
@@ -121,30 +117,10 @@ def _segment(
     u, w = solved @ v, (solved * since.swapaxes(-1, -2)) @ k
     attention = (q @ keys_t) * between
     to_end = between[..., -1:, :].swapaxes(-1, -2)
-    through = _walk if walk else _leap
     memory = memory.reshape(batch, key_heads, -1, width, key_width)
-    y, memory = through(q * since, k, u, w, attention, to_end, since[..., -1:, :], memory)
+    y, memory = _walk(q * since, k, u, w, attention, to_end, since[..., -1:, :], memory)
     y = y.transpose(1, 0, 4, 2, 3, 5).reshape(batch, -1, heads, width)[:, :tokens]
     return y, memory.reshape(batch, heads, width, key_width)
-
-
-def _leap(
-    q: mx.array, k: mx.array, u: mx.array, w: mx.array, attention: mx.array, to_end: mx.array, total: mx.array,
-    memory: mx.array,
-) -> tuple[mx.array, mx.array]:  # fmt: skip
-    """What each chunk does to the memory is one matrix, made for all chunks at once: S ← S kept + added."""
-    added = (u * to_end).swapaxes(-1, -2) @ k
-    kept = _kept(total, (w * to_end).swapaxes(-1, -2) @ k)
-    befores = []
-    for i in range(kept.shape[0]):
-        befores.append(memory)
-        memory = mx.addmm(added[i], memory, kept[i])
-    y = attention @ u + (q - attention @ w) @ mx.stack(befores).swapaxes(-1, -2)
-    return y, memory
-
-
-def _kept(total: mx.array, corrected: mx.array) -> mx.array:
-    return total * mx.eye(corrected.shape[-1]) - corrected
 
 
 def _walk(

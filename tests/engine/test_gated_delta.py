@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmbench_engine.gated_delta import LEAF, chunked, fused, invert_unit_lower, step, update
+from llmbench_engine.gated_delta_cuda import scan, suits
 
 Form = Callable[..., tuple[mx.array, mx.array]]
 Arrays = list[np.ndarray]
@@ -87,11 +88,10 @@ SIZES = {
     st.integers(1, 150),
     st.sampled_from([4, 16, 64]),
     st.sampled_from([1, 2]),
-    st.booleans(),
 )
-def test_chunked_is_the_recurrence(sizes: dict[str, object], tokens: int, chunk: int, many: int, walk: bool) -> None:
+def test_chunked_is_the_recurrence(sizes: dict[str, object], tokens: int, chunk: int, many: int) -> None:
     arrays = draw(tokens=tokens, **sizes)  # type: ignore[arg-type]
-    check(partial(chunked, chunk=chunk, segment=many * 64, walk=walk), arrays)
+    check(partial(chunked, chunk=chunk, segment=many * 64), arrays)
 
 
 @settings(max_examples=25, deadline=None)
@@ -104,6 +104,21 @@ def test_step_is_one_token_of_the_recurrence(sizes: dict[str, object]) -> None:
 @given(st.fixed_dictionaries(SIZES), st.integers(1, 40))
 def test_operation_of_mlx_is_the_recurrence(sizes: dict[str, object], tokens: int) -> None:
     check(fused, draw(tokens=tokens, **sizes))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not mx.cuda.is_available(), reason="a kernel for MLX's CUDA backend, which isn't here")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.fixed_dictionaries(SIZES | {"widths": st.tuples(st.sampled_from([32, 128]), st.sampled_from([1, 7, 128]))}),
+    st.integers(1, 40),
+)
+def test_kernel_is_the_recurrence(sizes: dict[str, object], tokens: int) -> None:
+    check(scan, draw(tokens=tokens, **sizes))  # type: ignore[arg-type]
+
+
+def test_kernel_is_not_for_other_backends_or_widths() -> None:
+    assert suits(128) == mx.cuda.is_available()
+    assert not suits(48)
 
 
 @settings(max_examples=15, deadline=None)
@@ -122,10 +137,9 @@ def test_pieces_give_what_the_whole_gives(sizes: dict[str, object], tokens: int,
     np.testing.assert_allclose(np.array(memory), np.array(last), rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("walk", [False, True])
 @pytest.mark.parametrize("gate", GATES)
-def test_real_widths_and_many_chunks(gate: str, walk: bool) -> None:
-    check(partial(chunked, walk=walk), draw(1, 600, gate, heads=(1, 2), widths=(128, 128)), 2 * TOLERANCE)
+def test_real_widths_and_many_chunks(gate: str) -> None:
+    check(chunked, draw(1, 600, gate, heads=(1, 2), widths=(128, 128)), 2 * TOLERANCE)
 
 
 def test_narrower_values_and_beta_are_computed_in_float32() -> None:
