@@ -55,7 +55,8 @@ class SparseFeedForward:
         flat = experts.flatten()
         order = mx.argsort(flat)
         back = mx.argsort(order)
-        x, flat = x[order // chosen][:, None], flat[order]
+        # Not x[...][:, None]: MLX's CUDA backend takes rows of that for columns, and `gather_mm` gives noise (0.32.4).
+        x, flat = x[(order // chosen)[:, None]], flat[order]
         if _unpacking_pays(self.gate_up, flat.size):
             y = self.unpacked(x, flat, at_once=self._experts_at_once())
         else:

@@ -62,3 +62,23 @@ def test_blocks_take_each_row_once_with_its_expert(chosen: list[int], at_once: i
         assert all(first <= expert < end for expert in chosen[rows])
         seen += chosen[rows]
     assert seen == chosen
+
+
+class Seen(SparseFeedForward):
+    """Keeps what the experts are given."""
+
+    def packed(self, x: mx.array, experts: mx.array) -> mx.array:
+        self.x = x
+        return super().packed(x, experts)
+
+
+def test_sorted_rows_lie_as_rows() -> None:
+    """A new axis put into x has stride 1, and `gather_mm` on CUDA takes the rows for columns then: noise, no error."""
+    how = PACKINGS["affine"]
+    block = Seen(
+        gate_up=experts(2 * INNER, WIDTH, how, bias=False, seed=1), down=experts(WIDTH, INNER, how, bias=False, seed=2)
+    )
+    x = mx.random.normal((40, WIDTH), key=mx.random.key(3))
+    mx.eval(block(x, mx.random.randint(0, COUNT, (40, 2), key=mx.random.key(4)).astype(mx.uint32)))
+    width = WIDTH * x.itemsize
+    assert memoryview(block.x).strides == (width, width, x.itemsize)
