@@ -12,6 +12,8 @@ from typing import Any
 import mlx.core as mx
 
 LANES = 32
+"""A warp's, on every GPU; the source counts on it."""
+
 ROWS = 4
 """Rows of the memory in one block of threads."""
 
