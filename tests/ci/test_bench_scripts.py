@@ -77,6 +77,24 @@ def test_the_profile_of_a_load_has_a_line_for_each_stage_of_both_sides(tiny_kind
     assert all(cell >= 0 for cells in figures.values() for cell in cells)
 
 
+def test_exactness_tells_how_far_rounding_moves_each_way_of_computing(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "one-layer"
+    words = ["checkpoint", "random", "--shape", "qwen3-0.6b", "--layers", "1", str(checkpoint)]
+    subprocess.run([sys.executable, "-m", "pytest_llmbench", *words], check=True)
+    command = [sys.executable, str(ROOT / "ci/exactness"), str(checkpoint), "--prompts", "1,3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    largest = {
+        (row[:14].strip(), row[14:34].strip()): float(row[34:].split()[0]) for row in done.stdout.splitlines()[1:]
+    }
+    for length in ("1 tokens", "3 tokens"):
+        exact, whole, users, engine = (
+            largest[length, way] for way in ("mlx-lm, float32", "mlx-lm, whole", "mlx-lm, as users", "engine")
+        )
+        assert exact == 0
+        assert 0 < engine <= 2 * max(whole, users)
+
+
 def test_the_gpu_run_names_what_its_time_was_too_short_for(tmp_path: Path) -> None:
     command = [
         sys.executable,
