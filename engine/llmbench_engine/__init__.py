@@ -24,6 +24,7 @@ _HOMES = {
     "Sampling": "parameters",
     "Token": "sequence",
 }
+__all__ = ["CheckpointError", "Engine", "EngineClosed", "EngineError", "InvalidRequest", "Request", "Sampling", "Token"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from llmbench_engine.engine import Engine
 from llmbench_engine.errors import EngineError
@@ -15,6 +17,9 @@ from llmbench_engine.tokenizer import Tokenizer
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or 2 with a message for a checkpoint or a request that doesn't fit."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Such a terminal gets a question mark for what it has no letter for.
+        sys.stdout.reconfigure(errors="replace")
     try:
         sampling = Sampling(
             temperature=options.temperature,
@@ -31,13 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read has gone; the interpreter would complain again when it flushes.
+    except OSError as error:
+        # Whoever read has gone, or the disk is full; the interpreter would complain again when it flushes.
         sys.stdout = None
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"llmbench_engine: the answer couldn't be written: {error.strerror}\n")
+            return 2
     return 0
 
 
 def _stream(engine: Engine, ids: Sequence[int], max_tokens: int, sampling: Sampling) -> None:
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "there is no standard output")
     for token in engine.generate(ids, max_tokens=max_tokens, sampling=sampling):
         sys.stdout.write(token.text)
         sys.stdout.flush()

@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from llmbench_engine.errors import EngineClosed
 from llmbench_engine.loading import load_beside
-from llmbench_engine.parameters import GREEDY, Sampling
+from llmbench_engine.parameters import GREEDY, WORD, Sampling, whole
 from llmbench_engine.prefix import Prefixes
-from llmbench_engine.runner import Runner, cache_sizes
+from llmbench_engine.runner import Runner, block, cache_sizes
 from llmbench_engine.scheduler import Limits, Scheduler
 from llmbench_engine.sequence import Request, Sequence, Token, start
 from llmbench_engine.tokenizer import Tokenizer
@@ -41,6 +41,8 @@ class Engine:
         chunk: int = 2048,
     ) -> None:
         self.tokenizer = tokenizer
+        if memory_budget is not None:
+            memory_budget = whole("memory_budget", memory_budget, 0, WORD)
         token_bytes, sequence_bytes, self.vocabulary = cache_sizes(model)
         kept = memory_budget // KEPT_SHARE if prefix_reuse and memory_budget is not None else None
         limits = Limits(
@@ -49,6 +51,7 @@ class Engine:
             budget=None if memory_budget is None else memory_budget - (kept or 0),
             token_bytes=token_bytes,
             sequence_bytes=sequence_bytes,
+            block=block(model),
         )
         prefixes = Prefixes(capacity=kept) if prefix_reuse else None
         scheduler = Scheduler(limits) if prefixes is None else Scheduler(limits, prefixes.common)
@@ -97,10 +100,10 @@ class Engine:
         wait meanwhile.
         """
         request = Request(
-            prompt=tuple(ids),
+            prompt=ids,  # type: ignore[arg-type]
             max_tokens=max_tokens,
             sampling=sampling,
-            stop=frozenset(stop),
+            stop=stop,  # type: ignore[arg-type]
             ignore_eos=ignore_eos,
             logprobs=logprobs,
         )
@@ -121,13 +124,15 @@ class Engine:
     def step(self) -> list[tuple[int, Token]]:
         """Begin one more token of every running request and one chunk of waiting prompts; give out what is ready.
 
-        At most one token a request, and none while only prompts are being read: call it while `pending`.
+        At most one token a request, and none while only prompts are being read: call it while `pending`. An exception
+        (no memory, Ctrl-C) drops the requests that were begun; a note of it names them.
         """
         runner = self._opened()
         self._hold_wired(self.pending > 0)
-        given = runner.step()
-        self._hold_wired(self.pending > 0)
-        return given
+        try:
+            return runner.step()
+        finally:
+            self._hold_wired(self.pending > 0)
 
     def cancel(self, number: int) -> bool:
         """Drop a request in whatever state it is; no more tokens of it come. False if it isn't there (any more)."""

@@ -1,6 +1,7 @@
 """Keys and values of attention layers: all of them, or the last `window` of them.
 
-Buffers are made for the length that is known to come, so that they grow without copies.
+Buffers are made for the length that may come, so that they grow without copies; but not for a distant one, which most
+sequences end before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import mlx.core as mx
 
 STEP = 256
 """Room is made in multiples of this many tokens where a buffer turns out to be too short."""
+
+
+AHEAD = 2048
+"""Tokens that a buffer has room for beyond what it must hold; a longer one for as many again."""
 
 
 def round_up(tokens: int, step: int = STEP) -> int:
@@ -60,7 +65,8 @@ class KeyValues:
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
     def _grow(self, keys: mx.array, values: mx.array, needed: int) -> None:
-        room = self.room if self.room >= needed else needed if self.keys is None else round_up(needed)
+        known = self.room >= needed
+        room = _near(self.room, needed) if known else needed if self.keys is None else round_up(needed)
         self.keys = _with_room(self.keys, keys, self.length, room)
         self.values = _with_room(self.values, values, self.length, room)
 
@@ -78,7 +84,7 @@ class KeyValues:
         length = max(self.length, other.length)
         # The longest row sets the columns until it leaves, so that no more are needed than it will have.
         self.room = max(self.room, other.room)
-        room = max(length, self.room)
+        room = max(length, _near(self.room, length))
         self.keys = _joined(self.keys, self.length, other.keys, other.length, length, room)
         self.values = _joined(self.values, self.length, other.values, other.length, length, room)
         self.length = length
@@ -185,6 +191,11 @@ class WindowKeyValues:
     @property
     def arrays(self) -> list[mx.array]:
         return [a for a in (self.keys, self.values) if a is not None]
+
+
+def _near(room: int, needed: int) -> int:
+    """As much of `room` as is made now. With doubling, a buffer is copied few times, however long it becomes."""
+    return min(room, needed + max(needed, AHEAD))
 
 
 def _with_room(old: mx.array | None, like: mx.array, length: int, room: int) -> mx.array:

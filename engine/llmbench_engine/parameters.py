@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 
 from llmbench_engine.errors import InvalidRequest
 
 WORD = (1 << 64) - 1
+LARGEST = (1 << 31) - 1
+"""Positions and counts are 32-bit integers with a sign in MLX's operations."""
 COLDEST = 1e-5
 """Below it logits divided by the temperature leave float32's range, and chance has long lost its say."""
 Key = tuple[int, int]
@@ -32,15 +37,44 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """InvalidRequest for a value out of range."""
+        for name in ("temperature", "top_p", "min_p"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
         _check("temperature", self.temperature, 0 <= self.temperature < float("inf"), "a finite number from 0 on")
-        _check("top_k", self.top_k, isinstance(self.top_k, int) and self.top_k >= 0, "an integer from 0 on")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
-        _check("seed", self.seed, self.seed is None or 0 <= self.seed <= WORD, "None or an unsigned 64-bit integer")
+        object.__setattr__(self, "top_k", whole("top_k", self.top_k, 0))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed, 0, WORD))
 
     @property
     def greedy(self) -> bool:
         return self.temperature < COLDEST
+
+
+def whole(name: str, value: object, least: int, most: int = LARGEST) -> int:
+    """`value` as an int, NumPy's integers too. InvalidRequest for what is none, or out of range."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidRequest(f"{name} is {value!r}; it has to be an integer") from None
+    _check(name, number, least <= number <= most, f"an integer from {least} to {most}")
+    return number
+
+
+def token_ids(name: str, values: Iterable[object]) -> tuple[int, ...]:
+    """`values` as ints, at C's speed: prompts are long. InvalidRequest where one is no integer."""
+    try:
+        return tuple(map(operator.index, values))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidRequest(f"{name} has to hold token ids, which are integers: {error}") from None
+
+
+def _number(name: str, value: object) -> float:
+    _check(name, value, isinstance(value, Real), "a number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return float("inf")
 
 
 def _check(name: str, value: object, good: bool, wanted: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence as Ordered
 import mlx.core as mx
 
 from llmbench_engine.batch import Batch, Step, begin
-from llmbench_engine.cache import Cache
+from llmbench_engine.cache import Cache, RecurrentState
+from llmbench_engine.gated_delta import CHUNK
 from llmbench_engine.generate import decode, prefill
 from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.prefix import Prefixes
@@ -35,7 +36,7 @@ class Runner:
         """
         cache = self._start([sequence])
         rest = mx.array([sequence.request.prompt[cache.lengths[0] :]])
-        logits = prefill(self.model, rest, cache, chunk=self.scheduler.limits.chunk)
+        logits = prefill(self.model, rest, cache, chunk=self.scheduler.limits.columns(1))
         sequence.begun = 1
         batch = Batch(self.model, [sequence], cache, logits)
         mx.eval(batch.tokens)
@@ -52,7 +53,19 @@ class Runner:
             yield token
 
     def step(self) -> list[tuple[int, Token]]:
-        """Do what the scheduler plans next; gives out the tokens that the step before began."""
+        """Do what the scheduler plans next; gives out the tokens that the step before began.
+
+        An exception (no memory, Ctrl-C) leaves tensors and plan apart: all that were begun are dropped then.
+        """
+        try:
+            return self._step()
+        except BaseException as error:
+            dropped = self.scheduler.drop_active()
+            self._batch = self._reading = None
+            error.add_note(f"llmbench_engine dropped the requests {[s.id for s in dropped]}; those that wait stay")
+            raise
+
+    def _step(self) -> list[tuple[int, Token]]:
         plan = self.scheduler.plan()
         if plan.prefill and self._reading is None:
             # At once: what sequences leave behind that end below isn't what the plan counts on.
@@ -165,6 +178,12 @@ class Runner:
         if self._prefixes is not None and not cache.cuttable:
             for i, row in enumerate(rows):
                 self._prefixes.put(row.request.prompt[: cache.lengths[i]], cache, i)
+
+
+def block(model: Model) -> int:
+    """Tokens that one computation of the model covers: prompts cut elsewhere would be rounded otherwise."""
+    recurrent = any(isinstance(layer, RecurrentState) for layer in model.make_cache(1, 1).layers)
+    return CHUNK if recurrent else 1
 
 
 def cache_sizes(model: Model) -> tuple[int, int, int]:

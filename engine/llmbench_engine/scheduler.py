@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmbench_engine.errors import InvalidRequest
+from llmbench_engine.parameters import whole
 from llmbench_engine.sequence import Sequence
 
 
@@ -20,7 +21,8 @@ class Limits:
     """What may be in memory and in a step at once.
 
     max_batch: sequences. chunk: prompt tokens of one step, over all rows of a group. budget: bytes of caches, None for
-    no limit. token_bytes, sequence_bytes: what a cache needs for each token and, besides, for each sequence.
+    no limit. token_bytes, sequence_bytes: what a cache needs for each token and, besides, for each sequence. block:
+    prompts are read in multiples of so many tokens, the end apart.
     """
 
     max_batch: int = 8
@@ -28,11 +30,15 @@ class Limits:
     budget: int | None = None
     token_bytes: int = 0
     sequence_bytes: int = 0
+    block: int = 1
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "chunk"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name} is {getattr(self, name)}; it has to be at least 1")
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+
+    def columns(self, rows: int) -> int:
+        """Prompt tokens of each of so many rows in one step."""
+        return max(self.block, self.chunk // rows // self.block * self.block)
 
     def need(self, totals: Iterable[int]) -> int:
         """Bytes for sequences that may come to these lengths: rows of a batch are all as long as the longest."""
@@ -111,6 +117,12 @@ class Scheduler:
                     return sequence
         return None
 
+    def drop_active(self) -> tuple[Sequence, ...]:
+        """Forget all that were begun; those that wait stay. Returns the forgotten."""
+        dropped = self.active
+        self._running, self._admitted, self._group = [], [], None
+        return dropped
+
     @property
     def active(self) -> tuple[Sequence, ...]:
         """Those that count against the limits: admitted, being read or decoded."""
@@ -139,7 +151,7 @@ class Scheduler:
         if group is None:
             return None
         length, start = group.rows[0].length, group.seen
-        group.seen = min(start + max(1, self.limits.chunk // len(group.rows)), length)
+        group.seen = min(start + self.limits.columns(len(group.rows)), length)
         chunk = Chunk(tuple(group.rows), start, group.seen, group.seen == length)
         if chunk.last:
             self._start_decoding(group.rows)

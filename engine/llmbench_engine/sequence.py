@@ -9,7 +9,7 @@ from typing import Literal
 
 from llmbench_engine.detokenizer import Detokenizer
 from llmbench_engine.errors import InvalidRequest
-from llmbench_engine.parameters import GREEDY, Key, Sampling, key
+from llmbench_engine.parameters import GREEDY, LARGEST, Key, Sampling, key, token_ids, whole
 
 Finish = Literal["stop", "length"]
 
@@ -46,12 +46,12 @@ class Request:
     logprobs: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt", tuple(self.prompt))
-        object.__setattr__(self, "stop", frozenset(self.stop))
+        object.__setattr__(self, "prompt", token_ids("the prompt", self.prompt))
+        object.__setattr__(self, "stop", frozenset(token_ids("stop", self.stop)))
         if not self.prompt:
             raise InvalidRequest("the prompt has no tokens; give at least one id")
-        if self.max_tokens < 1:
-            raise InvalidRequest(f"max_tokens is {self.max_tokens}; it has to be at least 1")
+        most = LARGEST - len(self.prompt)
+        object.__setattr__(self, "max_tokens", whole("max_tokens", self.max_tokens, 1, most))
 
     @property
     def total(self) -> int:

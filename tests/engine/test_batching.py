@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -175,3 +176,15 @@ def test_only_what_is_new_in_a_prompt_is_read_again(model: Model) -> None:
     longer = (*long_prompt, 300, 301)
     assert [cost(off, long_prompt), cost(off, longer)] == [70, 72]
     assert [cost(on, long_prompt), on.reusable(longer), cost(on, longer)] == [70, 70, 2]
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe"])
+def test_prompts_read_together_are_cut_where_one_alone_is(kind: str) -> None:
+    """The chunked delta rule rounds by where its blocks begin: a step of 100 // 3 columns gave other tokens."""
+    engine = Engine(make_model(kind, packed="4bit"), chunk=100)
+    for seed in range(2):
+        rng = random.Random(seed)
+        prompts = [tuple(rng.randrange(engine.vocabulary) for _ in range(90)) for _ in range(3)]
+        alone = [list(engine.generate(p, max_tokens=8, ignore_eos=True, logprobs=True)) for p in prompts]
+        requests = [Request(prompt=p, max_tokens=8, ignore_eos=True, logprobs=True) for p in prompts]
+        assert together(engine, requests) == alone

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmbench_engine.cache import Cache, RecurrentState
-from llmbench_engine.kv_cache import KeyValues, LayerCache, WindowKeyValues
+from llmbench_engine.kv_cache import AHEAD, KeyValues, LayerCache, WindowKeyValues
 from llmbench_engine.prefix import Prefixes
 from llmbench_engine.sequence import Request, Sequence, start
 
@@ -195,14 +195,40 @@ def test_the_longest_unused_goes_first_when_there_is_no_room() -> None:
 def test_a_kept_row_does_not_hold_the_buffers_of_its_batch() -> None:
     gc.collect()
     before = mx.get_active_memory()
-    cache = Cache([KeyValues(1 << 16)], 4)
-    feed(cache.layers[0], [[1, 2, 3]] * 4)
+    cache = Cache([KeyValues(1 << 16) for _ in range(16)], 4)
+    for layer in cache.layers:
+        feed(layer, [[1, 2, 3]] * 4)
     cache.advance(3)
     mx.eval(cache.arrays)
     assert mx.get_active_memory() > before + 1_000_000
     prefixes = Prefixes(shortest=1)
     prefixes.put([1, 2, 3], cache, 2)
-    del cache
+    del cache, layer
     gc.collect()
     assert len(prefixes) == 1
     assert mx.get_active_memory() < before + 10_000
+
+
+def test_a_distant_end_takes_no_memory_before_it_comes_near() -> None:
+    layer = KeyValues(1 << 30)
+    feed(layer, [[1, 2, 3]])
+    assert layer.keys is not None
+    assert layer.keys.shape[2] == 3 + AHEAD
+    layer.select(mx.array([0]), 3)
+    other = KeyValues(1 << 30)
+    feed(other, [[4, 5]])
+    layer.join(other)
+    assert layer.keys.shape[2] == 3 + AHEAD
+
+
+@given(room=st.integers(1, 400), pieces=st.lists(st.integers(1, 60), min_size=1, max_size=12))
+def test_a_buffer_that_grows_keeps_what_it_holds(room: int, pieces: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmbench_engine.kv_cache.AHEAD", 4)
+        layer, count = KeyValues(room), 0
+        for piece in pieces:
+            feed(layer, [list(range(count, count + piece))])
+            count += piece
+    assert layer.keys is not None
+    assert layer.keys[0, 0, :count, 0].tolist() == list(range(count))
+    assert layer.keys.shape[2] <= max(room, count + 256, 2 * count + 4)

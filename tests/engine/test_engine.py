@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engine_kit import ids, long_prompt, together
 
-from llmbench_engine import CheckpointError, Engine, EngineClosed, InvalidRequest, Request, Sampling, Token
+from llmbench_engine import CheckpointError, Engine, EngineClosed, Request, Sampling, Token
 from llmbench_engine.generate import decode, greedy, prefill
 from llmbench_engine.loader import load_model
 from llmbench_engine.sampling import key, sample
@@ -192,25 +192,6 @@ def test_engines_of_one_model_share_its_weights_and_no_cache(tiny_checkpoints: P
         assert [e.reusable(long_prompt) for e in (engine, keeping)] == [0, len(long_prompt) - 1]
         keeping.close()
         assert list(engine.generate(long_prompt, max_tokens=8)) == answers[0]
-
-
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"prompt": ()}, "the prompt has no tokens"),
-        ({"prompt": (1, 2048)}, "id 2048; this model's ids go from 0 to 2047"),
-        ({"prompt": (-1,)}, "id -1"),
-        ({"prompt": (1,), "max_tokens": 0}, "max_tokens is 0"),
-    ],
-)
-def test_requests_that_can_not_be_served_are_refused_at_once(
-    full: Model, values: dict[str, object], problem: str
-) -> None:
-    engine = Engine(full)
-    with pytest.raises(InvalidRequest, match=problem):
-        engine.submit(Request(**values))  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match=problem):
-        engine.generate(values.pop("prompt"), **values)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_tokenizer_or_weights_is_refused_by_name(tiny_checkpoints: Path, tmp_path: Path) -> None:

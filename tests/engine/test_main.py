@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -45,6 +46,28 @@ def test_raw_prompts_and_sampling_reach_the_engine(tiny_checkpoints: Path) -> No
     folder = tiny_checkpoints / "tiny-random"
     done = run(folder, "Hello", "--raw", "--temperature", "0.9", "--seed", "5", "--max-tokens", "9")
     assert (done.returncode, done.stdout) == (0, f"{wanted}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.parametrize(
+    ("where", "problem"), [(">/dev/full", "No space left on device"), (">&-", "no standard output")]
+)
+def test_an_answer_that_can_not_be_written_is_said(tiny_checkpoints: Path, where: str, problem: str) -> None:
+    command = f'"$0" -m llmbench_engine "$1" Hello --max-tokens 300 {where}'
+    words = ["sh", "-c", command, sys.executable, str(tiny_checkpoints / "tiny-random")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("llmbench_engine: the answer couldn't be written: ")
+    assert problem in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_terminal_without_the_letters_gets_question_marks(tiny_checkpoints: Path) -> None:
+    words = [sys.executable, "-m", "llmbench_engine", str(tiny_checkpoints / "tiny-random"), "Hello"]
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*words, "--max-tokens", "200"], env=env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout
 
 
 def test_what_does_not_fit_is_said_in_one_line(tiny_checkpoints: Path, tmp_path: Path) -> None:
