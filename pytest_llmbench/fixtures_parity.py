@@ -59,11 +59,11 @@ def _needed(items: Iterable[pytest.Item], section: PlannedSection) -> list[Plann
 
 
 def require_measured(result: ParityResult, options: Options) -> None:
-    """Skip the test where the baseline failed, which with `--llmbench-require` is an error as the candidate's is."""
-    if result.baseline is None and not options.require:
-        pytest.skip(result.reason)
-    if result.baseline is None or result.candidate is None:
+    """Skip the test where only the baseline failed, which with `--llmbench-require` is an error as the candidate's is."""
+    if result.candidate_failed or (result.baseline is None and options.require):
         unmeasured(result.reason)
+    if result.baseline is None:
+        pytest.skip(result.reason)
 
 
 def unmeasured(reason: str) -> NoReturn:

@@ -106,8 +106,18 @@ class ParityResult:
 
     @property
     def candidate_failed(self) -> bool:
-        """Only the candidate has no samples: an error, where any other gap is a skip."""
-        return self.candidate is None and self.baseline is not None
+        """The candidate has no samples, and not for the machine's sake: an error, where any other gap is a skip."""
+        if self.candidate is not None:
+            return False
+        return self.baseline is not None or any(part.startswith(CANDIDATE_SAID) for part in self.reason.split("; "))
+
+
+def side_reason(who: str, reason: str) -> str:
+    """A side's part of a result's `reason`: it says whose failure this is, in a record too."""
+    return f"{who}: {reason}"
+
+
+CANDIDATE_SAID = side_reason("candidate", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

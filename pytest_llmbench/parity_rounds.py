@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench import stats, verdict
 from pytest_llmbench.errors import SideError, Unavailable
-from pytest_llmbench.parity import ParityResult, Side
+from pytest_llmbench.parity import ParityResult, Side, side_reason
 from pytest_llmbench.parity_pair import BOTH, Pair, Who
 from pytest_llmbench.parity_planned import PlannedResult, PlannedSection
 from pytest_llmbench.parity_readings import Reading, Sampler
@@ -41,7 +41,7 @@ class Readings:
         try:
             reading = sample()
         except SideError as error:
-            self.reasons[who] = f"{who}: {error.reason}"
+            self.reasons[who] = side_reason(who, error.reason)
         except Unavailable as error:
             # What this machine can't do for one side it can't do for the other.
             self.reasons = dict.fromkeys(BOTH, error.reason)
@@ -99,7 +99,7 @@ class PointRounds:
             try:
                 generation = pair.generation(who)
             except SideError as error:
-                self.found.reasons[who] = f"{who}: {error.reason}"
+                self.found.reasons[who] = side_reason(who, error.reason)
                 return
         if self._warm.get(who) != generation:
             self._warm[who] = generation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from parity_kit import ParityLab
+from parity_kit import FEW_PLUGINS, ParityLab
 
 BAD: dict[str, Any] = {"faulty_op": "generate", "from_prompt_tokens": 90}
 """A side whose fault shows at the second point of decode: its prompt has 97 tokens, the first one's 25."""
@@ -59,6 +59,17 @@ def test_a_baseline_that_fails_skips_its_point_or_with_require_is_an_error(lab: 
     if fault == "exit":
         lab.run("--llmbench-require")
         assert lab.outcomes() == {FIRST: "passed", SECOND: "error", SAME: "error"}
+
+
+def test_a_candidate_that_fails_where_the_baseline_does_too_is_an_error_live_and_replayed(lab: ParityLab) -> None:
+    lab.sides(bad={"fault": "kill", "faulty_op": "generate"}, worse={"fault": "exit", "faulty_op": "generate"})
+    lab.plan("decode", candidate="bad", baseline="worse", legacy_repeats=[1])
+    lab.run().assert_outcomes(errors=2)
+    assert lab.results()[FIRST]["reason"] == (
+        "candidate: ended in generate: killed by SIGKILL: out of memory?; baseline: ended in generate: exit 3"
+    )
+    replay = lab.pytester.runpytest_subprocess("out/parity.json", "-k", "tok_s", *FEW_PLUGINS)
+    replay.assert_outcomes(errors=1)
 
 
 def test_a_side_that_fails_in_one_section_is_started_anew_for_the_next(lab: ParityLab) -> None:

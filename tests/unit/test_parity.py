@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,12 +68,20 @@ def test_models_that_share_a_name_keep_their_owner_in_test_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("candidate", "baseline", "failed"), [(None, 1.0, True), (1.0, None, False), (None, None, False)]
+    ("candidate", "baseline", "reason", "failed"),
+    [
+        (None, 1.0, "it exited", True),
+        (1.0, None, "baseline: it exited", False),
+        (None, None, "no purge without sudo", False),
+        (None, None, "baseline: it exited; candidate: killed", True),
+        (None, None, "candidate: killed", True),
+        (None, None, "baseline: it said candidate: killed", False),
+    ],
 )
-def test_only_a_gap_on_the_candidates_side_alone_is_the_candidates_failure(
-    candidate: float | None, baseline: float | None, failed: bool
+def test_a_gap_on_the_candidates_side_is_its_failure_where_the_baseline_or_the_reason_says_so(
+    candidate: float | None, baseline: float | None, reason: str, failed: bool
 ) -> None:
-    item = result("decode", "r1", "tok_s", candidate, baseline)
+    item = replace(result("decode", "r1", "tok_s", candidate, baseline), reason=reason)
     assert (item.ratio, judge(item, 0.98), item.candidate_failed) == (None, None, failed)
 
 
