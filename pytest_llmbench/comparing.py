@@ -171,7 +171,7 @@ def finish(
         try:
             files = write_reports(bench.options.report, bench.options.out, now, found)
         except OSError as error:
-            bench.warnings.append(f"{bench.options.out}: reports couldn't be written ({error.strerror})")
+            bench.unwritten.append(f"{bench.options.out}: reports couldn't be written ({error.strerror})")
         except UsageError as error:  # two replayed records with one name; the results themselves are saved
             bench.warnings.append(f"{bench.options.out}: not all reports were written: {error}")
     return ([] if found is None else lines(found)), files

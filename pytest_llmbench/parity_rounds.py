@@ -148,8 +148,11 @@ class PointRounds:
         said = dict.fromkeys(self.found.reasons.values())
         if said:
             return "; ".join(said)
-        return "; ".join(self._missing(who, metric) for who, side in sides.items() if side is None)
+        missing: dict[str, str] = {who: self._missing(who, metric) for who, side in sides.items() if side is None}
+        if len(missing) == len(BOTH) and len({*missing.values()}) == 1:
+            # Neither is to blame: what was asked for has no such metric (one token has no rate).
+            missing = {"both sides": missing["candidate"]}
+        return "; ".join(side_reason(who, reason) for who, reason in missing.items())
 
     def _missing(self, who: Who, metric: str) -> str:
-        zero = 0 in self._samples(who, metric)
-        return f"{who}: {metric} is 0, which gives no ratio" if zero else f"{who}: can't tell {metric}"
+        return f"{metric} is 0, which gives no ratio" if 0 in self._samples(who, metric) else f"can't tell {metric}"

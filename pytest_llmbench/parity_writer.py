@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,7 +116,7 @@ class ParityWriter:
         """Take a section in, and write its plan's record; returns where."""
         sections = self._plans.setdefault(facts["plan"], {})
         sections[facts["model"]["id"], facts["section"]] = facts
-        path = self._path(facts["plan"])
+        path = self._out / record_name(facts["plan"], list(self._plans))
         document = _plain(self._document(list(sections.values())))
         # By the strict reader: what nobody could replay must not be found out later.
         record = parse_parity_record(JsonNode(value=document, file=path))
@@ -123,14 +124,12 @@ class ParityWriter:
         self.records[path] = record
         return path
 
-    def _path(self, plan: str) -> Path:
-        """Another one for each plan, also for those of the same name in several folders."""
-        stem = Path(plan).stem
-        namesakes = [other for other in list(self._plans)[1:] if Path(other).stem == stem]
-        if plan not in namesakes:
-            return self._out / NAME
-        number = namesakes.index(plan) + 1
-        return self._out / (f"parity_{stem}.json" if number == 1 else f"parity_{stem}_{number}.json")
+    def set_aside(self, plans: Sequence[str]) -> None:
+        """Keep what an earlier run left of these plans under other names: of a run that measures nothing it isn't."""
+        for plan in plans:
+            path = self._out / record_name(plan, plans)
+            with suppress(FileNotFoundError):
+                path.replace(path.with_name(f"{path.name}.previous"))
 
     def _document(self, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
         newest = sections[-1]
@@ -146,6 +145,16 @@ class ParityWriter:
             "models": _models(sections),
             "summary": {},
         }
+
+
+def record_name(plan: str, plans: Sequence[str]) -> str:
+    """Another one for each plan of a session, also for those of the same name in several folders."""
+    stem = Path(plan).stem
+    namesakes = [other for other in plans[1:] if Path(other).stem == stem]
+    if plan not in namesakes:
+        return NAME
+    number = namesakes.index(plan) + 1
+    return f"parity_{stem}.json" if number == 1 else f"parity_{stem}_{number}.json"
 
 
 def _known(who: str, sections: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -156,9 +156,17 @@ def _begin(session: pytest.Session, benchmarks: bool) -> None:
         try:
             comparing.read_saved(bench_of(session.config))
             if not _is_worker(session.config):
-                session.config.stash[RECORDER].begin()
+                session.config.stash[RECORDER].begin(*_plans(session))
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _plans(session: pytest.Session) -> tuple[list[str], list[str]]:
+    """The parity plans of the tests, and without tests (xdist's controller has collected nothing) those named."""
+    bench = bench_of(session.config)
+    sections = (section for item in session.items if (section := collect.section_of(item)) is not None)
+    named = [] if session.items else [str(path) for path in sorted(bench.named_paths) if bench.is_plan_file(path)]
+    return list(dict.fromkeys(str(section.plan.path) for section in sections)), named
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -207,7 +215,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         found.results.values(),
         found.parity_records,
         found.comparison,
-        found.reports,
+        found.files,
     )
 
 

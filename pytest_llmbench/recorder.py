@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "llmbench_record"
 REASON_CHARACTERS = 4000
+UNWRITTEN = 3
+"""The exit status where an artefact couldn't be written, and nothing worse happened."""
 FINISHED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -97,7 +99,8 @@ class ResultRecorder:
         self._parity: ParityWriter | None = None
         self.results: dict[str, Result] = {}
         self.comparison: list[str] = []
-        self.reports: list[Path] = []
+        self._named: Sequence[str] = ()
+        self._written: list[Path] = []
 
     @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -116,17 +119,27 @@ class ResultRecorder:
             return
         self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)))
 
-    def begin(self) -> None:
-        """Make the folder and the journal's head, before anything is measured. UsageError where that can't be done."""
+    def begin(self, selected: Sequence[str], named: Sequence[str]) -> None:
+        """Make the folder and the journal's head, before anything is measured. UsageError where that can't be done.
+
+        `selected` are the parity plans of which a test is selected. Whoever has workers knows only those that are
+        `named`, and with the first result that something was selected.
+        """
         if self._bench.options.out is None:
             return
+        self._named = named
         try:
             self._open_journal()
+            self._set_aside(selected)
         except OSError as error:
             place = self._bench.options.out
             raise UsageError(
                 f"--llmbench-out {place}: can't be written to ({error.strerror}); name a folder"
             ) from error
+
+    def _set_aside(self, plans: Sequence[str]) -> None:
+        if self._parity is not None and self._bench.options.resume is None:
+            self._parity.set_aside(plans)
 
     def _take(self, result: Result) -> None:
         self.results[result.nodeid] = result
@@ -134,10 +147,12 @@ class ResultRecorder:
             return
         try:
             self._open_journal().write(result)
+            if len(self.results) == 1:
+                self._set_aside(self._named)
             self._write_parity(result)
         except OSError as error:
-            place = self._bench.options.out
-            pytest.exit(f"llmbench: {place}: can't be written to any more ({error.strerror}); stopped", returncode=3)
+            said = f"llmbench: {self._bench.options.out}: can't be written to any more ({error.strerror}); stopped"
+            pytest.exit(said, returncode=UNWRITTEN)
 
     def _write_parity(self, result: Result) -> None:
         if result.parity is None:
@@ -174,6 +189,11 @@ class ResultRecorder:
         return writer
 
     @property
+    def files(self) -> Sequence[Path]:
+        """The artefacts that were written."""
+        return self._written
+
+    @property
     def parity_records(self) -> Mapping[Path, ParityRecord]:
         """The parity records written so far."""
         return {} if self._parity is None else self._parity.records
@@ -203,7 +223,10 @@ class ResultRecorder:
             self._write_run(merged, stopped=stopped)
         if merged:
             finished = comparing.finish(self._bench, merged.values(), self.parity_records, complete=not stopped)
-            self.comparison, self.reports = finished
+            self.comparison, reports = finished
+            self._written += [*self.parity_records, *reports]
+        if self._bench.unwritten and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = UNWRITTEN
 
     def _write_run(self, merged: Mapping[str, Result], *, stopped: bool) -> None:
         out = self._bench.options.out
@@ -216,7 +239,9 @@ class ResultRecorder:
         try:
             write_json(out / "run.json", record)
         except OSError as error:
-            self._bench.warnings.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
+            self._bench.unwritten.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
+        else:
+            self._written.append(out / "run.json")
 
 
 def _outcome(report: pytest.TestReport) -> Outcome | None:

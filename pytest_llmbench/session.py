@@ -49,6 +49,7 @@ class Bench:
         self.saved: Loaded | None = None
         self.here: Source | None = None
         self.warnings: list[str] = []
+        self.unwritten: list[str] = []
         self._matrices: dict[Path, Matrix] = {}
         self._records: dict[Path, ParityRecord] = {}
         self._availability: dict[MatrixEntry, Unavailable | None] = {}

@@ -22,11 +22,12 @@ def write(
     results: Iterable[Result],
     written: Mapping[Path, ParityRecord],
     comparison: Sequence[str] = (),
-    reports: Sequence[Path] = (),
+    files: Sequence[Path] = (),
 ) -> None:
     """A table for each prompt, what is suspect or inconclusive, each record's summary, and the artefacts.
 
-    `written` are the parity records of this run, `comparison` the lines on how it compares with a saved one.
+    `written` are the parity records of this run, `comparison` the lines on how it compares with a saved one, `files`
+    the artefacts.
     """
     results = list(results)
     for prompt, lines in terminal.results_by_prompt(results).items():
@@ -40,10 +41,9 @@ def write(
     _write_records(reporter, bench, results, written)
     if comparison:
         _section(reporter, f"llmbench: compared with {bench.options.compare}", comparison)
-    for warning in bench.warnings:
+    for warning in [*bench.warnings, *bench.unwritten]:
         reporter.write_line(f"llmbench: warning: {warning}", yellow=True)
-    if bench.options.out is not None and results:
-        files = [bench.options.out / "run.json", *written, *reports]
+    if files and results:
         reporter.write_line(f"llmbench: wrote {', '.join(map(str, files))}")
 
 

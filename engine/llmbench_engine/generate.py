@@ -17,12 +17,21 @@ def prefill(model: Model, prompt: mx.array, cache: Cache, *, chunk: int = CHUNK)
     """Read prompts [rows, n] of one length; returns the last tokens' logits [rows, vocabulary], not evaluated."""
     count = prompt.shape[1]
     for start in range(0, count - chunk, chunk):
-        model(prompt[:, start : start + chunk], cache)
+        read(model, prompt[:, start : start + chunk], cache)
         # Without this the whole prompt would be one graph, with all its activations.
         mx.eval(cache.arrays)
     rest = (count - 1) % chunk + 1
     hidden = model(prompt[:, count - rest :], cache, only_last=True)
     return model.head(hidden[:, -1])
+
+
+def read(model: Model, tokens: mx.array, cache: Cache) -> None:
+    """Let the cache see tokens [rows, n] that aren't the prompts' last ones.
+
+    What else a model makes of them isn't used, so it isn't computed: the end of the last layer, and in Gemma all layers
+    without a cache of their own.
+    """
+    model(tokens, cache, only_last=True)
 
 
 def decode(model: Model, tokens: mx.array, cache: Cache) -> mx.array:

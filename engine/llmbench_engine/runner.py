@@ -10,7 +10,7 @@ import mlx.core as mx
 from llmbench_engine.batch import Batch, Step, begin
 from llmbench_engine.cache import Cache, RecurrentState
 from llmbench_engine.gated_delta import CHUNK
-from llmbench_engine.generate import decode, prefill
+from llmbench_engine.generate import decode, prefill, read
 from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.prefix import Prefixes
 from llmbench_engine.scheduler import Chunk, Scheduler
@@ -113,7 +113,7 @@ class Runner:
         if chunk.last:
             self._reading = None
             return Batch(self.model, rows, cache, prefill(self.model, ids, cache, chunk=ids.shape[1]))
-        self.model(ids, cache)
+        read(self.model, ids, cache)
         begin(cache.arrays)
         self._keep(cache, rows)
         return None

@@ -9,6 +9,7 @@ from engine_kit import KINDS, make_model
 from exactness import logits_after, prompts
 
 from llmbench_engine import pace
+from llmbench_engine.generate import read
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -19,6 +20,19 @@ def test_a_paced_prompt_gives_the_same_logits(kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(pace, "PACED_FROM", 2)
     monkeypatch.setattr(pace, "LAYERS_AHEAD", 1)
     np.testing.assert_array_equal(logits_after(model, prompt, chunk=10), free)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_chunk_that_is_not_the_last_only_what_caches_keep_is_computed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mlx-lm evaluates nothing but the caches there; Gemma's layers without one would be a third of its work."""
+    model, rows = make_model(kind), []
+    cache = model.make_cache(1, 24)
+    monkeypatch.setattr(pace, "PACED_FROM", 2)
+    monkeypatch.setattr(mx, "async_eval", lambda x, _past=None: rows.append(x.shape[1]))
+    read(model, mx.array(prompts([10], 32)), cache)
+    assert rows == [10] * (len(cache.layers) - 1) + [1]
 
 
 def test_only_the_newest_layers_of_a_long_step_may_be_underway(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,15 @@ def test_the_terminal_says_where_the_record_is(lab: Lab) -> None:
     lab.run("matrix.yaml", "--llmbench-out=out").stdout.fnmatch_lines([f"llmbench: wrote {lab.out}/run.json"])
 
 
+@pytest.mark.parametrize(("name", "kept"), [("run.json", "report.md"), ("report.md", "run.json")])
+def test_what_could_not_be_written_is_said_and_an_exit_status(lab: Lab, name: str, kept: str) -> None:
+    lab.matrix({"id": "a"})
+    (lab.out / name).mkdir(parents=True)
+    result = lab.run("matrix.yaml", "--llmbench-out=out", "--llmbench-report=md")
+    assert result.ret == 3
+    result.stdout.fnmatch_lines(["llmbench: warning: * couldn't be written (*)", f"llmbench: wrote {lab.out}/{kept}"])
+
+
 def test_the_record_holds_samples_settings_environment_and_options(lab: Lab) -> None:
     lab.matrix({"id": "a", "quant": "Q4", "group": "G"}, settings={"runs": 2, "warmup": 1})
     lab.run("matrix.yaml", "--llmbench-out=out", "--llmbench-gate=0.9")

@@ -77,7 +77,8 @@ class Gemma4:
         for i, layer in enumerate(self._sharers, last + 1):
             attended = layer.attention.shared(x, newest[layer.kind], offset, masks[layer.kind])
             x = layer.end(x, attended, extras[i])
-            pace(x)
+            if not only_last:
+                pace(x)
         cache.advance(count)
         return self._norm(x)
 
