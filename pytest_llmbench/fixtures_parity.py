@@ -59,7 +59,7 @@ def _needed(items: Iterable[pytest.Item], section: PlannedSection) -> list[Plann
 
 
 def require_measured(result: ParityResult, options: Options) -> None:
-    """Skip the test where only the baseline failed: an error with `--llmbench-require`, as the candidate's always is."""
+    """Skip the test where only the baseline failed: an error with `--llmbench-require`, as the candidate's is."""
     if result.candidate_failed or (result.baseline is None and options.require):
         unmeasured(result.reason)
     if result.baseline is None:
