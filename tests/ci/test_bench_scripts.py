@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,19 @@ def test_the_gpu_run_names_what_its_time_was_too_short_for(tmp_path: Path) -> No
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "out of time: qwen3-0.6b qwen3-8b:decode not measured\n")
+
+
+def test_both_sides_of_all_checkpoints_are_warmed_and_one_that_fails_says_why(tiny_kinds: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "ci/gpu/warm"), "--ptx", str(tmp_path), "--lengths", "3", "--levels", "2"]
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/config.json").write_text("{}")
+    folders = [str(tiny_kinds / "tiny-dense"), str(tmp_path / "broken")]
+    done = subprocess.run([*command, *folders], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert set(said) == {f"{name} {side}" for name in ("tiny-dense", "broken") for side in ("engine", "mlx-lm")}
+    assert re.fullmatch(r"\d+ s", said["tiny-dense engine"])
+    assert "broken/config.json" in said["broken engine"]
 
 
 def test_the_page_of_performance_is_what_the_records_say() -> None:

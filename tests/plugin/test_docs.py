@@ -25,6 +25,7 @@ SCRIPTS = {
     "ci/compare_rates": "tests/unit/test_compare_rates.py",
     "ci/compare_repeats": "tests/unit/test_compare_repeats.py",
     "ci/docs": "tests/ci/test_docs_site.py",
+    "ci/exactness": "tests/ci/test_bench_scripts.py",
     "ci/graph_cost": "tests/engine/test_graph_cost.py",
     "ci/load_profile": "tests/ci/test_bench_scripts.py",
     "ci/parity_gate": "tests/ci/gate_kit.py",
