@@ -21,6 +21,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+UNWRITTEN = 6
+"""The exit status of pytest where an artefact couldn't be written, and nothing worse happened. Its own end at 5."""
+
 
 class BenchError(Exception):
     """Root of this package's errors."""

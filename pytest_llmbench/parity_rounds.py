@@ -44,7 +44,7 @@ class Readings:
             self.reasons[who] = side_reason(who, error.reason)
         except Unavailable as error:
             # What this machine can't do for one side it can't do for the other.
-            self.reasons = dict.fromkeys(BOTH, error.reason)
+            self.reasons = dict.fromkeys(BOTH, error.reason) | self.reasons
         else:
             if counted:
                 self.readings[who].append(reading)
@@ -145,14 +145,13 @@ class PointRounds:
         return [reading.values.get(metric) for reading in self.found.readings[who][:count]]
 
     def _reason(self, sides: dict[Who, Side | None], metric: str) -> str:
-        said = dict.fromkeys(self.found.reasons.values())
-        if said:
-            return "; ".join(said)
-        missing: dict[str, str] = {who: self._missing(who, metric) for who, side in sides.items() if side is None}
-        if len(missing) == len(BOTH) and len({*missing.values()}) == 1:
+        failed = self.found.reasons
+        missing = {who: self._missing(who, metric) for who, side in sides.items() if side is None}
+        if not failed and len(missing) == len(BOTH) and len({*missing.values()}) == 1:
             # Neither is to blame: what was asked for has no such metric (one token has no rate).
-            missing = {"both sides": missing["candidate"]}
-        return "; ".join(side_reason(who, reason) for who, reason in missing.items())
+            return side_reason("both sides", missing["candidate"])
+        said = (failed.get(who) or side_reason(who, reason) for who, reason in missing.items())
+        return "; ".join(dict.fromkeys(said))
 
     def _missing(self, who: Who, metric: str) -> str:
         return f"{metric} is 0, which gives no ratio" if 0 in self._samples(who, metric) else f"can't tell {metric}"

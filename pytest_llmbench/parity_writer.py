@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,13 +107,16 @@ def _side(name: str, hello: Any) -> dict[str, Any]:
 class ParityWriter:
     """The records of one session, one file for each plan: `parity.json`, and `parity_STEM.json` for any further one."""
 
-    def __init__(self, out: Path, *, created: str, environment: Mapping[str, Any]) -> None:
+    def __init__(self, out: Path, *, goes_on: bool, created: str, environment: Mapping[str, Any]) -> None:
+        """`goes_on`: the records in `out` are those of the run that is resumed; else an earlier run's."""
         self._out, self._created, self._environment = out, created, environment
+        self._goes_on, self._expected = goes_on, set[str]()
         self._plans: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
         self.records: dict[Path, ParityRecord] = {}
 
     def add(self, facts: Mapping[str, Any]) -> Path:
         """Take a section in, and write its plan's record; returns where."""
+        self.expect(facts["plan"])
         sections = self._plans.setdefault(facts["plan"], {})
         sections[facts["model"]["id"], facts["section"]] = facts
         path = self._out / record_name(facts["plan"], list(self._plans))
@@ -124,11 +127,14 @@ class ParityWriter:
         self.records[path] = record
         return path
 
-    def set_aside(self, plans: Sequence[str]) -> None:
-        """Keep what an earlier run left of these plans under other names: of a run that measures nothing it isn't."""
-        for plan in plans:
-            path = self._out / record_name(plan, plans)
-            with suppress(FileNotFoundError):
+    def expect(self, plan: str) -> None:
+        """Keep what an earlier run left of a plan under another name: this one's it isn't, if nothing is measured."""
+        if self._goes_on or plan in self._expected:
+            return
+        self._expected.add(plan)
+        stem = re.escape(Path(plan).stem)
+        for path in self._out.glob("parity*.json"):
+            if path not in self.records and re.fullmatch(rf"parity(_{stem}(_\d+)?)?\.json", path.name):
                 path.replace(path.with_name(f"{path.name}.previous"))
 
     def _document(self, sections: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -156,17 +156,15 @@ def _begin(session: pytest.Session, benchmarks: bool) -> None:
         try:
             comparing.read_saved(bench_of(session.config))
             if not _is_worker(session.config):
-                session.config.stash[RECORDER].begin(*_plans(session))
+                session.config.stash[RECORDER].begin(_plans(session))
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
 
 
-def _plans(session: pytest.Session) -> tuple[list[str], list[str]]:
-    """The parity plans of the tests, and without tests (xdist's controller has collected nothing) those named."""
-    bench = bench_of(session.config)
+def _plans(session: pytest.Session) -> list[str]:
+    """The parity plans of the tests; none in xdist's controller, which has collected nothing."""
     sections = (section for item in session.items if (section := collect.section_of(item)) is not None)
-    named = [] if session.items else [str(path) for path in sorted(bench.named_paths) if bench.is_plan_file(path)]
-    return list(dict.fromkeys(str(section.plan.path) for section in sections)), named
+    return list(dict.fromkeys(str(section.plan.path) for section in sections))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmbench import collect, comparing
-from pytest_llmbench.errors import BenchError, RecordError, UsageError
+from pytest_llmbench.errors import UNWRITTEN, BenchError, RecordError, UsageError
 from pytest_llmbench.fixtures import EXTRA, VERDICTS, CouldNotMeasure
 from pytest_llmbench.resume import ResumedFailure, is_replay, options_json
 from pytest_llmbench.session import Bench, bench_of
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "llmbench_record"
 REASON_CHARACTERS = 4000
-UNWRITTEN = 3
-"""The exit status where an artefact couldn't be written, and nothing worse happened."""
+PLAN = "llmbench_plan"
 FINISHED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -40,6 +39,8 @@ def attach(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
     if not benchmark or (report.when != "call" and report.passed):
         return  # says nothing new, and each report travels with its facts
     setattr(report, ATTRIBUTE, _facts(item))
+    section = collect.section_of(item)
+    setattr(report, PLAN, None if section is None else str(section.plan.path))
     # junit takes them from the teardown's report, which is made from the item's.
     if report.when != "teardown":
         item.user_properties.extend(_properties(getattr(report, ATTRIBUTE)))
@@ -99,7 +100,6 @@ class ResultRecorder:
         self._parity: ParityWriter | None = None
         self.results: dict[str, Result] = {}
         self.comparison: list[str] = []
-        self._named: Sequence[str] = ()
         self._written: list[Path] = []
 
     @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
@@ -117,38 +117,36 @@ class ResultRecorder:
         if report.nodeid in self._bench.resumed and is_replay(_reason(report)):
             self.results[report.nodeid] = self._bench.resumed[report.nodeid]
             return
-        self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)))
+        self._take(_result(report, outcome, facts, self._setup_s.pop(report.nodeid, 0.0)), getattr(report, PLAN, None))
 
-    def begin(self, selected: Sequence[str], named: Sequence[str]) -> None:
+    def begin(self, plans: Iterable[str]) -> None:
         """Make the folder and the journal's head, before anything is measured. UsageError where that can't be done.
 
-        `selected` are the parity plans of which a test is selected. Whoever has workers knows only those that are
-        `named`, and with the first result that something was selected.
+        `plans` are the parity plans of which a test is selected; those of workers come to light with their results.
         """
         if self._bench.options.out is None:
             return
-        self._named = named
         try:
             self._open_journal()
-            self._set_aside(selected)
+            for plan in plans:
+                self._expect(plan)
         except OSError as error:
             place = self._bench.options.out
             raise UsageError(
                 f"--llmbench-out {place}: can't be written to ({error.strerror}); name a folder"
             ) from error
 
-    def _set_aside(self, plans: Sequence[str]) -> None:
-        if self._parity is not None and self._bench.options.resume is None:
-            self._parity.set_aside(plans)
+    def _expect(self, plan: str | None) -> None:
+        if plan is not None and self._parity is not None:
+            self._parity.expect(plan)
 
-    def _take(self, result: Result) -> None:
+    def _take(self, result: Result, plan: str | None) -> None:
         self.results[result.nodeid] = result
         if self._bench.options.out is None:
             return
         try:
             self._open_journal().write(result)
-            if len(self.results) == 1:
-                self._set_aside(self._named)
+            self._expect(plan)
             self._write_parity(result)
         except OSError as error:
             said = f"llmbench: {self._bench.options.out}: can't be written to any more ({error.strerror}); stopped"
@@ -169,21 +167,22 @@ class ResultRecorder:
         if self._journal is None:
             out, resumed = self._bench.options.out, self._bench.options.resume
             assert out is not None
-            if resumed is None:
+            goes_on = resumed is not None and resumed.resolve() == out.resolve()
+            if not goes_on:
                 journal.set_aside(out / journal.NAME)
             self._journal = journal.Journal(out / journal.NAME, **self._head_facts())
-            self._parity = self._begin_parity(out)
-            if resumed is not None and resumed.resolve() != out.resolve():
+            self._parity = self._begin_parity(out, goes_on)
+            if not goes_on:
                 for result in self._bench.resumed.values():
                     self._journal.write(result)
         return self._journal
 
-    def _begin_parity(self, out: Path) -> ParityWriter:
-        """A writer that knows the sections of the resumed run."""
+    def _begin_parity(self, out: Path, goes_on: bool) -> ParityWriter:
+        """A writer that knows the sections of the resumed run; `goes_on`: the records in `out` are that run's."""
         from pytest_llmbench.parity_writer import ParityWriter
 
         head = self._head_facts()
-        writer = ParityWriter(out, created=head["created"], environment=head["environment"])
+        writer = ParityWriter(out, goes_on=goes_on, created=head["created"], environment=head["environment"])
         for facts in self._bench.resumed_sections.values():
             writer.add(facts)
         return writer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from xml.etree import ElementTree
 
-from pytest_llmbench.errors import BenchError
+from pytest_llmbench.errors import UNWRITTEN, BenchError
 from pytest_llmbench.parity_record import read_parity_record
 from pytest_llmbench.parity_summary import summary_lines
 
@@ -94,6 +94,8 @@ def judge(cases: Sequence[Case], status: int | None) -> tuple[int, str]:
         return WRONG_USE, "pytest refused its arguments or the plan; its message is above"
     if status == PYTEST_NO_TESTS:
         return WRONG_USE, "pytest found no test for these models"
+    if status == UNWRITTEN:
+        return CANNOT_JUDGE, "pytest couldn't write all of its files; its message is above"
     if status not in (None, 0, PYTEST_TESTS_FAILED):
         return CANNOT_JUDGE, f"pytest ended with status {status} before it was through"
     if "failed" in states:

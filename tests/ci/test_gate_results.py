@@ -133,6 +133,7 @@ def test_a_candidate_that_could_not_be_measured_is_not_below_the_gate(repository
         (1, ('<testcase name="a"><failure message="x"/><error message="y"/></testcase>',), 1, "1 below the gate"),
         (2, ('<testcase name="a"><failure message="x"/></testcase>',), 3, "pytest ended with status 2"),
         (3, ('<testcase name="a"/>',), 3, "pytest ended with status 3"),
+        (6, ('<testcase name="a"/>',), 3, "pytest couldn't write all of its files"),
         (4, (), 2, "pytest refused its arguments or the plan"),
         (5, (), 2, "pytest found no test for these models"),
     ],

@@ -221,21 +221,6 @@ def test_plans_of_one_name_in_several_folders_have_a_record_each(lab: ParityLab)
     assert [lab.record(name)["models"][0]["id"] for name in names] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
-def test_a_run_that_measures_nothing_has_no_record_and_the_earlier_one_is_kept(
-    lab: ParityLab, workers: tuple[str, ...]
-) -> None:
-    lab.plan("decode")
-    lab.run("-k", "tok_s").assert_outcomes(passed=2)
-    earlier = (lab.out / "parity.json").read_bytes()
-    lab.run("-k", "nothing", *workers)
-    assert (lab.out / "parity.json").read_bytes() == earlier, "nothing was selected: there was no other run"
-    lab.plan("decode", models=[{"id": "org/m", "sections": ["decode"], "path": "gone"}])
-    lab.run("-k", "tok_s", *workers).assert_outcomes(skipped=2)
-    assert not (lab.out / "parity.json").exists()
-    assert (lab.out / "parity.json.previous").read_bytes() == earlier
-
-
 def test_the_head_says_who_was_measured(lab: ParityLab) -> None:
     lab.plan("decode", models=[{"id": "org/m", "sections": ["decode"], "synthetic": True}])
     lab.run("-k", "tok_s")

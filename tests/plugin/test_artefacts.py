@@ -46,7 +46,7 @@ def test_what_could_not_be_written_is_said_and_an_exit_status(lab: Lab, name: st
     lab.matrix({"id": "a"})
     (lab.out / name).mkdir(parents=True)
     result = lab.run("matrix.yaml", "--llmbench-out=out", "--llmbench-report=md")
-    assert result.ret == 3
+    assert result.ret == 6
     result.stdout.fnmatch_lines(["llmbench: warning: * couldn't be written (*)", f"llmbench: wrote {lab.out}/{kept}"])
 
 

@@ -148,6 +148,27 @@ def test_what_the_machine_can_t_do_is_nobody_s_fault() -> None:
     assert (result.candidate, result.baseline, result.reason) == (None, None, "purge unavailable")
 
 
+def test_what_is_known_of_a_candidate_stays_said_where_the_machine_fails_the_baseline() -> None:
+    def take(who: Who, number: int) -> dict[str, float]:
+        if who == "candidate":
+            raise SideError("killed", kind="crash")
+        raise Unavailable("purge unavailable")
+
+    (result, *_) = run(take, "load")[0].results()
+    assert (result.reason, result.candidate_failed) == ("candidate: killed; purge unavailable", True)
+
+
+def test_a_candidates_gap_is_told_beside_the_baselines_crash() -> None:
+    def take(who: Who, number: int) -> dict[str, float]:
+        if who == "baseline":
+            raise SideError("exit 3", kind="crash")
+        return {"tok_s": 0.0}
+
+    (result,) = run(take)[0].results()
+    assert result.reason == "candidate: tok_s is 0, which gives no ratio; baseline: exit 3"
+    assert result.candidate_failed
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [({}, "candidate: can't tell tok_s"), ({"tok_s": 0.0}, "candidate: tok_s is 0, which gives no ratio")],
