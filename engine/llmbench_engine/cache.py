@@ -1,8 +1,7 @@
 """What a batch of sequences leaves behind for its next step: keys and values, windows of them, recurrent states.
 
 All rows of a batch end at the same column; a shorter row is padded on the left. As long as all rows are equally long
-(one sequence, or several prompts of one length), positions are one integer and no mask is needed. Buffers are made for
-the length that is known to come, so that they grow without copies.
+(one sequence, or several prompts of one length), positions are one integer and no mask is needed.
 """
 
 from __future__ import annotations
@@ -95,11 +94,11 @@ class Cache:
             mine.join(theirs)
         self._set_lengths([*self.lengths, *other.lengths])
 
-    def expect(self, tokens: int) -> None:
-        """No row will come to more than `tokens`: buffers made from now on have room for that."""
+    def expect(self, tokens: int, *, known: int = 0) -> None:
+        """No row will come to more than `tokens`, and all will have `known`: how long buffers are made from now on."""
         for layer in self.layers:
             if isinstance(layer, KeyValues):
-                layer.room = tokens
+                layer.room, layer.known = tokens, known
 
     @property
     def cuttable(self) -> bool:

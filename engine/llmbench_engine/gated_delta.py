@@ -17,6 +17,7 @@ from functools import partial
 import mlx.core as mx
 
 from llmbench_engine import gated_delta_cuda
+from llmbench_engine.backend import on_metal
 
 CHUNK = 32
 """Tokens whose corrections are solved for at once."""
@@ -32,9 +33,9 @@ def update(
     q: mx.array, k: mx.array, v: mx.array, decay: mx.array, beta: mx.array, memory: mx.array
 ) -> tuple[mx.array, mx.array]:
     """The form that suits the backend and the number of tokens: the one place where it is chosen."""
-    if mx.metal.is_available():
+    if on_metal():
         return fused(q, k, v, decay, beta, memory)
-    if gated_delta_cuda.suits(k.shape[-1]):
+    if gated_delta_cuda.suits(k.shape[-1], v.shape[0] * v.shape[2]):
         return gated_delta_cuda.scan(q, k, v, decay, beta, memory)
     if q.shape[1] == 1:
         return step(q, k, v, decay, beta, memory)

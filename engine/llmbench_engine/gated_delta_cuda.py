@@ -11,11 +11,16 @@ from typing import Any
 
 import mlx.core as mx
 
+from llmbench_engine.backend import on_cuda
+
 LANES = 32
 """A warp's, on every GPU; the source counts on it."""
 
 ROWS = 4
 """Rows of the memory in one block of threads."""
+
+GRID = 65535
+"""Blocks that CUDA takes in the grid's last dimension."""
 
 SOURCE = """
     constexpr int EACH = KEY_WIDTH / 32;
@@ -47,9 +52,9 @@ SOURCE = """
 """
 
 
-def suits(key_width: int) -> bool:
-    """Whether every lane gets as many keys."""
-    return mx.cuda.is_available() and key_width % LANES == 0
+def suits(key_width: int, heads: int) -> bool:
+    """Whether every lane gets as many keys, and the grid has room for the heads of all rows."""
+    return on_cuda() and key_width % LANES == 0 and heads <= GRID
 
 
 def scan(

@@ -1,7 +1,7 @@
 """Keys and values of attention layers: all of them, or the last `window` of them.
 
-Buffers are made for the length that may come, so that they grow without copies; but not for a distant one, which most
-sequences end before.
+Buffers are made for the prompt, which will come, and some way on; not for the end that `max_tokens` allows, which most
+sequences don't reach.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class LayerCache(Protocol):
 class KeyValues:
     """Keys and values of full attention, [batch, heads, room, width], the first `length` columns filled."""
 
-    __slots__ = ("keys", "length", "room", "values")
+    __slots__ = ("keys", "known", "length", "room", "values")
     cuttable: ClassVar[bool] = True
 
     def __init__(self, room: int) -> None:
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.length = 0
-        self.room = room
+        self.room, self.known = room, 0
 
     def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append S columns; returns all columns so far."""
@@ -65,8 +65,10 @@ class KeyValues:
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
     def _grow(self, keys: mx.array, values: mx.array, needed: int) -> None:
-        known = self.room >= needed
-        room = _near(self.room, needed) if known else needed if self.keys is None else round_up(needed)
+        if self.room >= needed:
+            room = _near(self.room, needed, self.known)
+        else:
+            room = needed if self.keys is None else round_up(needed)
         self.keys = _with_room(self.keys, keys, self.length, room)
         self.values = _with_room(self.values, values, self.length, room)
 
@@ -84,7 +86,7 @@ class KeyValues:
         length = max(self.length, other.length)
         # The longest row sets the columns until it leaves, so that no more are needed than it will have.
         self.room = max(self.room, other.room)
-        room = max(length, _near(self.room, length))
+        room = max(length, _near(self.room, length, self.known))
         self.keys = _joined(self.keys, self.length, other.keys, other.length, length, room)
         self.values = _joined(self.values, self.length, other.values, other.length, length, room)
         self.length = length
@@ -193,9 +195,9 @@ class WindowKeyValues:
         return [a for a in (self.keys, self.values) if a is not None]
 
 
-def _near(room: int, needed: int) -> int:
+def _near(room: int, needed: int, known: int) -> int:
     """As much of `room` as is made now. With doubling, a buffer is copied few times, however long it becomes."""
-    return min(room, needed + max(needed, AHEAD))
+    return min(room, max(needed + max(needed, AHEAD), known + AHEAD))
 
 
 def _with_room(old: mx.array | None, like: mx.array, length: int, room: int) -> mx.array:

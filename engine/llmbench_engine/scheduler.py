@@ -118,8 +118,9 @@ class Scheduler:
         return None
 
     def drop_active(self) -> tuple[Sequence, ...]:
-        """Forget all that were begun; those that wait stay. Returns the forgotten."""
-        dropped = self.active
+        """Forget all that were begun; those that wait stay, admitted or not. Returns the forgotten."""
+        dropped = (*self._running, *(self._group.rows if self._group else ()))
+        self._waiting.extendleft(reversed(self._admitted))
         self._running, self._admitted, self._group = [], [], None
         return dropped
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import mlx.core as mx
 
+from llmbench_engine.backend import on_cuda
 from llmbench_engine.layers import swiglu
 from llmbench_engine.weights import Experts, Linear
 
@@ -15,7 +16,7 @@ SORT_FROM = 64
 UNPACK_FROM = 4096
 """From this many pairs on, MLX's CUDA backend multiplies faster by unpacked experts: 2 to 5 times, on an H200."""
 
-UNPACKED_BYTES = 128 << 20
+UNPACKED_BYTES = 192 << 20
 """Memory for the experts that are unpacked at once."""
 
 
@@ -58,7 +59,7 @@ class SparseFeedForward:
         # Not x[...][:, None]: MLX's CUDA backend takes rows of that for columns, and `gather_mm` gives noise (0.32.4).
         x, flat = x[(order // chosen)[:, None]], flat[order]
         if _unpacking_pays(self.gate_up, flat.size):
-            y = self.unpacked(x, flat, at_once=self._experts_at_once())
+            y = self.unpacked(x, flat, at_once=self._experts_at_once(x.dtype))
         else:
             y = self.packed(x, flat)
         return y[back].reshape(rows, chosen, -1)
@@ -80,10 +81,11 @@ class SparseFeedForward:
             parts.append(part)
         return mx.concatenate(parts)
 
-    def _experts_at_once(self) -> int:
+    def _experts_at_once(self, dtype: mx.Dtype) -> int:
         count, outputs, _ = self.gate_up.linear.weight.shape
         width = self.down.linear.weight.shape[1]
-        return max(1, min(count, UNPACKED_BYTES // (outputs * width * 2)))
+        values = outputs * width + width * (outputs // 2)
+        return max(1, min(count, UNPACKED_BYTES // (values * dtype.size)))
 
 
 def _through(
@@ -95,7 +97,7 @@ def _through(
 
 def _unpacking_pays(experts: Experts, pairs: int) -> bool:
     """The one place that knows backends apart: on Metal the packed kernel reads each expert once and wins."""
-    return pairs >= UNPACK_FROM and experts.linear.scales is not None and mx.cuda.is_available()
+    return pairs >= UNPACK_FROM and experts.linear.scales is not None and on_cuda()
 
 
 def blocks(experts: mx.array, at_once: int) -> Iterator[tuple[int, int, slice]]:

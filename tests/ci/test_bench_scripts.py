@@ -89,10 +89,7 @@ def test_exactness_tells_how_far_rounding_moves_each_way_of_computing(tmp_path: 
         (row[:14].strip(), row[14:34].strip()): float(row[34:].split()[0]) for row in done.stdout.splitlines()[1:]
     }
     for length in ("1 tokens", "3 tokens"):
-        exact, whole, users, engine = (
-            largest[length, way] for way in ("mlx-lm, float32", "mlx-lm, whole", "mlx-lm, as users", "engine")
-        )
-        assert exact == 0
+        whole, users, engine = (largest[length, way] for way in ("mlx-lm, whole", "mlx-lm, as users", "engine"))
         assert 0 < engine <= 2 * max(whole, users)
 
 

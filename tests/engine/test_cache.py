@@ -221,6 +221,17 @@ def test_a_distant_end_takes_no_memory_before_it_comes_near() -> None:
     assert layer.keys.shape[2] == 3 + AHEAD
 
 
+def test_a_buffer_has_room_for_all_of_a_prompt_at_once() -> None:
+    """In chunks a long one would be copied again and again."""
+    cache = Cache([KeyValues(1 << 20)])
+    cache.expect(1 << 20, known=3 * AHEAD)
+    (layer,) = cache.layers
+    assert isinstance(layer, KeyValues)
+    feed(layer, [[1, 2, 3]])
+    assert layer.keys is not None
+    assert layer.keys.shape[2] == 4 * AHEAD
+
+
 @given(room=st.integers(1, 400), pieces=st.lists(st.integers(1, 60), min_size=1, max_size=12))
 def test_a_buffer_that_grows_keeps_what_it_holds(room: int, pieces: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmbench_engine import gated_delta_cuda
+from llmbench_engine.backend import on_cuda
 from llmbench_engine.gated_delta import LEAF, chunked, fused, invert_unit_lower, step, update
 from llmbench_engine.gated_delta_cuda import scan, suits
 
@@ -113,12 +115,17 @@ def test_operation_of_mlx_is_the_recurrence(sizes: dict[str, object], tokens: in
     st.integers(1, 40),
 )
 def test_kernel_is_the_recurrence(sizes: dict[str, object], tokens: int) -> None:
-    check(scan, draw(tokens=tokens, **sizes))  # type: ignore[arg-type]
+    arrays = draw(tokens=tokens, **sizes)  # type: ignore[arg-type]
+    check(scan, arrays)
+    for i in (2, 4):
+        arrays[i] = np.array(mx.array(arrays[i]).astype(mx.bfloat16).astype(mx.float32))
+    check(lambda *a: scan(*_narrowed(a)), arrays)
 
 
-def test_kernel_is_not_for_other_backends_or_widths() -> None:
-    assert suits(128) == mx.cuda.is_available()
-    assert not suits(48)
+def test_kernel_is_not_for_other_backends_widths_or_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert suits(128, 48) == on_cuda()
+    monkeypatch.setattr(gated_delta_cuda, "on_cuda", lambda: True)
+    assert [suits(width, heads) for width, heads in ((128, 48), (48, 48), (128, 65536))] == [True, False, False]
 
 
 @settings(max_examples=15, deadline=None)

@@ -67,21 +67,23 @@ def test_numpys_integers_are_integers(full: Model) -> None:
     assert got == ids(list(engine.generate((1, 2, 3), max_tokens=5, sampling=same)))
 
 
+class Breaks:
+    """A model of which one call is interrupted; the engine's first, which asks for sizes, is number 0."""
+
+    def __init__(self, model: Model, failing: int) -> None:
+        self.make_cache, self.head = model.make_cache, model.head
+        self._model, self._failing, self._calls = model, failing, -1
+
+    def __call__(self, *given: Any, **named: Any) -> mx.array:
+        self._calls += 1
+        if self._calls == self._failing:
+            raise KeyboardInterrupt
+        return self._model(*given, **named)
+
+
 @pytest.mark.parametrize("failing", [1, 2, 3, 4])
 def test_a_step_that_fails_drops_what_was_begun_and_serves_the_rest(full: Model, failing: int) -> None:
-    class Breaks:
-        """The model, of which one call is interrupted."""
-
-        def __init__(self) -> None:
-            self.make_cache, self.head, self.calls = full.make_cache, full.head, -1
-
-        def __call__(self, *given: Any, **named: Any) -> mx.array:
-            self.calls += 1
-            if self.calls == failing:
-                raise KeyboardInterrupt
-            return full(*given, **named)
-
-    engine = Engine(Breaks(), max_batch=1)
+    engine = Engine(Breaks(full, failing), max_batch=1)
     wanted = ids(list(Engine(full).generate((4, 5), max_tokens=6)))
     first, second = (engine.submit(Request(prompt=prompt, max_tokens=6)) for prompt in ((1, 2, 3), (4, 5)))
     got: list[Token] = []
@@ -91,6 +93,21 @@ def test_a_step_that_fails_drops_what_was_begun_and_serves_the_rest(full: Model,
     assert (engine.pending, engine.cancel(first)) == (1, False)
     together_until_done(engine, got, second)
     assert ids(got) == wanted
+
+
+def test_a_step_that_fails_keeps_what_was_admitted_and_not_begun(full: Model) -> None:
+    engine, prompts = Engine(Breaks(full, 1), max_batch=8), [(1, 2, 3), (4, 5), (6,)]
+    wanted = [ids(list(Engine(full).generate(prompt, max_tokens=4))) for prompt in prompts]
+    first, *others = (engine.submit(Request(prompt=prompt, max_tokens=4)) for prompt in prompts)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        engine.step()
+    assert f"dropped the requests [{first}]" in caught.value.__notes__[0]
+    assert engine.pending == 2
+    got: dict[int, list[Token]] = {number: [] for number in others}
+    while engine.pending:
+        for number, token in engine.step():
+            got[number].append(token)
+    assert [ids(tokens) for tokens in got.values()] == wanted[1:]
 
 
 def together_until_done(engine: Engine, got: list[Token], number: int) -> None:
