@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -104,6 +105,11 @@ class Plans:
         from pytest_llmbench.parity_same import SameSides
 
         return self._same.setdefault(plan, SameSides())
+
+    def missing_programs(self, plan: ParityPlan) -> list[str]:
+        """Programs of the plan's sides that can't be run: measured, they would be errors."""
+        programs = (self._spec(plan, name).command[0] for name in dict.fromkeys((plan.candidate, plan.baseline)))
+        return [program for program in programs if shutil.which(program) is None]
 
     def _require_sides(self, plan: ParityPlan) -> None:
         names = [*(side.name for side in plan.sides), *self.sides]

@@ -139,4 +139,7 @@ def _plan_state(bench: Bench, plan: ParityPlan, model: ParityPlanModel) -> tuple
         checkpoint = bench.plans.checkpoint(plan, model)
     except Unavailable as error:
         return "no", str(error)
+    missing = bench.plans.missing_programs(plan)
+    if missing:
+        return "no", f"{', '.join(missing)}: no program that can be run; correct `sides` in {plan.path.name}"
     return "yes", f"with random weights: {checkpoint.path}" if checkpoint.synthetic else ""

@@ -80,3 +80,13 @@ def test_a_side_that_the_plan_starts_otherwise_is_measured_again_by_a_resumed_ru
         lab.run("-k", "tok_s", *resumed).assert_outcomes(passed=passed, skipped=skipped)
     written = "".join(path.read_text() for path in lab.out.rglob("*") if path.is_file())
     assert "hidden-from-all" not in written
+
+
+def test_the_list_of_what_is_ready_names_a_program_that_is_not_there(lab: ParityLab) -> None:
+    executable(lab, "here")
+    for name, ready in (("here", "1/1 ready"), ("gone", "0/1 ready")):
+        lab.plan("decode", candidate="mine", top={"sides": {"mine": {"command": [f"./{name}"]}}})
+        lab.run("--llmbench-list").stdout.fnmatch_lines([ready])
+    lab.run("--llmbench-list").stdout.fnmatch_lines(
+        [f"m*mine vs steady*no*{lab.path}/gone: no program that can be run; correct `sides` in plan.yaml*"]
+    )
