@@ -13,7 +13,7 @@ from typing import Final
 from pytest_llmbench.sides.messages import Margins
 
 NEAR_TIE: Final = 2**-5
-"""Two logits are a near tie within this share of the better one: eight units in the last place of bfloat16."""
+"""Two logits are a near tie within this share of the better one: four to eight units in the last place of bfloat16."""
 LARGEST_PLAIN: Final = 1e6
 
 Ids = Sequence[int]

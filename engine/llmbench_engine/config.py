@@ -131,7 +131,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     values = read_object(path)
     if values is None:
-        raise CheckpointError("is missing; is this a checkpoint folder?", path=path, key="")
+        problem = "is missing; is this a checkpoint folder? `hf download MODEL --local-dir FOLDER` brings one"
+        raise CheckpointError(problem, path=path, key="")
     return values
 
 

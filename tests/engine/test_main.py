@@ -73,7 +73,9 @@ def test_a_terminal_without_the_letters_gets_question_marks(tiny_checkpoints: Pa
 def test_what_does_not_fit_is_said_in_one_line(tiny_checkpoints: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "Hello")
     assert done.returncode == 2
-    assert done.stderr == f"llmbench_engine: {tmp_path / 'config.json'}: is missing; is this a checkpoint folder?\n"
+    said = f"llmbench_engine: {tmp_path / 'config.json'}: is missing; is this a checkpoint folder? `hf download "
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
     done = run(tiny_checkpoints / "tiny-random", "Hello", "--top-p", "0")
     assert (done.returncode, done.stderr.splitlines()) == (
         2,

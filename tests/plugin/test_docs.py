@@ -19,8 +19,15 @@ from pytest_llmbench.backends import builtin_backends
 from pytest_llmbench.matrix_file import load
 from pytest_llmbench.options import OPTIONS
 
-RUN_BY_CI = {"ci/demo", "ci/test", "pytest matrix/parity_smoke.yaml", "pip install '.[mlx,llama]'"}
+RUN_BY_CI = {
+    "ci/demo",
+    "ci/test",
+    "pytest matrix/parity_smoke.yaml",
+    "pip install '.[mlx,llama]'",
+    "pip install '.[mlx,checkpoint]'",
+}
 SCRIPTS = {
+    "ci/bench_engine": "tests/ci/test_bench_scripts.py",
     "ci/check_servers": "tests/servers/test_check_servers.py",
     "ci/compare_rates": "tests/unit/test_compare_rates.py",
     "ci/compare_repeats": "tests/unit/test_compare_repeats.py",

@@ -117,7 +117,9 @@ def test_the_fixtures_error_is_an_error_in_the_engines_words(lab: Lab) -> None:
     write(lab, 'def test_it(llmbench_engine, tmp_path):\n    llmbench_engine(tmp_path / "none")\n')
     result = lab.spawn("test_mine.py")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*can't load this checkpoint: *config.json: is missing; is this a checkpoint folder?"])
+    result.stdout.fnmatch_lines(
+        ["*can't load this checkpoint: *config.json: is missing; is this a checkpoint folder?*"]
+    )
 
 
 @pytest.mark.parametrize(("args", "outcome"), [((), "skipped"), (("--llmbench-require",), "errors")])
