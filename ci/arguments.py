@@ -25,3 +25,13 @@ def checkpoint(text: str) -> Path:
             f"{text}: no checkpoint, it has no config.json; `llmbench checkpoint random --shape NAME FOLDER` makes one"
         )
     return Path(text)
+
+
+def folder(text: str) -> Path:
+    """A folder, made where it isn't there yet; its whole path."""
+    path = Path(text).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: no folder, and none can be made ({error.strerror})") from error
+    return path

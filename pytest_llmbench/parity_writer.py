@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,10 +107,10 @@ def _side(name: str, hello: Any) -> dict[str, Any]:
 class ParityWriter:
     """The records of one session, one file for each plan: `parity.json`, and `parity_STEM.json` for any further one."""
 
-    def __init__(self, out: Path, *, goes_on: bool, created: str, environment: Mapping[str, Any]) -> None:
-        """`goes_on`: the records in `out` are those of the run that is resumed; else an earlier run's."""
+    def __init__(self, out: Path, *, created: str, environment: Mapping[str, Any], resumed: Iterable[str] = ()) -> None:
+        """`resumed`: plans whose records in `out` are the run's that goes on; all others are an earlier one's."""
         self._out, self._created, self._environment = out, created, environment
-        self._goes_on, self._expected = goes_on, set[str]()
+        self._expected = set(resumed)
         self._plans: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
         self.records: dict[Path, ParityRecord] = {}
 
@@ -129,7 +129,7 @@ class ParityWriter:
 
     def expect(self, plan: str) -> None:
         """Keep what an earlier run left of a plan under another name: this one's it isn't, if nothing is measured."""
-        if self._goes_on or plan in self._expected:
+        if plan in self._expected:
             return
         self._expected.add(plan)
         stem = re.escape(Path(plan).stem)
@@ -155,12 +155,14 @@ class ParityWriter:
 
 def record_name(plan: str, plans: Sequence[str]) -> str:
     """Another one for each plan of a session, also for those of the same name in several folders."""
-    stem = Path(plan).stem
-    namesakes = [other for other in plans[1:] if Path(other).stem == stem]
-    if plan not in namesakes:
-        return NAME
-    number = namesakes.index(plan) + 1
-    return f"parity_{stem}.json" if number == 1 else f"parity_{stem}_{number}.json"
+    names: dict[str, str] = {}
+    for other in plans:
+        stem = Path(other).stem
+        names[other] = f"parity_{stem}.json" if names else NAME
+        number = 2
+        while names[other] in [names[earlier] for earlier in names if earlier != other]:
+            names[other], number = f"parity_{stem}_{number}.json", number + 1
+    return names[plan]
 
 
 def _known(who: str, sections: list[Mapping[str, Any]]) -> dict[str, Any]:

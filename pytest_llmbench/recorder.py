@@ -178,11 +178,12 @@ class ResultRecorder:
         return self._journal
 
     def _begin_parity(self, out: Path, goes_on: bool) -> ParityWriter:
-        """A writer that knows the sections of the resumed run; `goes_on`: the records in `out` are that run's."""
+        """A writer that knows the sections of the resumed run; `goes_on`: their records are in `out`."""
         from pytest_llmbench.parity_writer import ParityWriter
 
         head = self._head_facts()
-        writer = ParityWriter(out, goes_on=goes_on, created=head["created"], environment=head["environment"])
+        plans = [facts["plan"] for facts in self._bench.resumed_sections.values()] if goes_on else []
+        writer = ParityWriter(out, resumed=plans, created=head["created"], environment=head["environment"])
         for facts in self._bench.resumed_sections.values():
             writer.add(facts)
         return writer

@@ -75,7 +75,7 @@ class KeyValues:
     def select(self, rows: mx.array, longest: int) -> None:
         if self.keys is not None and self.values is not None:
             padding = self.length - longest
-            stop = padding + max(self.room, longest)
+            stop = min(self.keys.shape[2], padding + max(self.room, longest))
             self.keys, self.values = self.keys[rows, :, padding:stop], self.values[rows, :, padding:stop]
             self.length = longest
 

@@ -86,3 +86,16 @@ def test_the_gpu_run_knows_its_shapes(tmp_path: Path) -> None:
     done = script("gpu/parity", "--out", tmp_path, "nope:decode")
     assert done.returncode == 2
     assert "nope:decode: no such shape; there are qwen3-0.6b, " in done.stderr
+    sections = script("gpu/parity", "--out", tmp_path, "qwen3-0.6b:dekode")
+    assert (sections.returncode, "qwen3-0.6b:dekode: sections are decode," in sections.stderr) == (2, True)
+    for words in (("--out", __file__), ("--out", tmp_path, "--ptx", __file__), ("--out", tmp_path, "--limit", "nan")):
+        refused = script("gpu/parity", *words, "qwen3-0.6b")
+        assert (refused.returncode, len(refused.stderr.split("error: "))) == (2, 2)
+
+
+def test_a_checkpoints_folder_may_have_any_name(tiny_kinds: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_kinds / "tiny-dense", tmp_path / "real😀")
+    few = ["--sections", "decode", "--repeats", "1", "--rounds", "1", "--max-rounds", "1", "--max-tokens", "2"]
+    done = script("bench_engine", tmp_path / "real😀", *few, "--out", tmp_path / "out", "--id", "me/real")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert "decode r1" in done.stdout

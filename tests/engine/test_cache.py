@@ -221,6 +221,15 @@ def test_a_distant_end_takes_no_memory_before_it_comes_near() -> None:
     assert layer.keys.shape[2] == 3 + AHEAD
 
 
+def test_rows_of_a_distant_end_can_be_selected_behind_padding() -> None:
+    """A slice's end is a 32-bit integer to MLX."""
+    layer = KeyValues(2**31 - 1)
+    feed(layer, [[1, 2, 3], [4, 5, 6]])
+    layer.select(mx.array([1]), 2)
+    assert layer.keys is not None
+    assert layer.keys[0, 0, :2, 0].tolist() == [5, 6]
+
+
 def test_a_buffer_has_room_for_all_of_a_prompt_at_once() -> None:
     """In chunks a long one would be copied again and again."""
     cache = Cache([KeyValues(1 << 20)])

@@ -74,6 +74,20 @@ def test_a_test_that_reports_twice_moves_no_record_of_its_own_run(lab: ParityLab
     assert models(lab) == {"parity.json": "org/b", PREVIOUS: "org/a"}
 
 
+def test_a_run_that_goes_on_keeps_no_record_of_an_earlier_one_as_its_own(lab: ParityLab) -> None:
+    """With workers it may have been killed before the first result, and the earlier record be where it was."""
+    plan(lab, "a")
+    lab.run("-k", "tok_s")
+    earlier = (lab.out / "parity.json").read_bytes()
+    plan(lab, "b", path="gone")
+    lab.run("-k", "tok_s")
+    (lab.out / "parity.json").write_bytes(earlier)
+    (lab.out / PREVIOUS).unlink()
+    plan(lab, "b")
+    lab.run("-k", "tok_s", "--llmbench-resume=out").assert_outcomes(passed=2)
+    assert models(lab) == {"parity.json": "org/b", PREVIOUS: "org/a"}
+
+
 def test_a_run_resumed_into_another_folder_mixes_with_nothing_there(lab: ParityLab) -> None:
     plan(lab, "old")
     lab.run("-k", "tok_s")

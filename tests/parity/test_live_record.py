@@ -9,6 +9,8 @@ import time
 import pytest
 from parity_kit import ParityLab, parity_name
 
+from pytest_llmbench.parity_writer import record_name
+
 WAVERING = {"token_ms": [1.0, 1.1, 0.9]}
 ALL = ("decode", "ttft", "memory", "load", "concurrency")
 
@@ -219,6 +221,12 @@ def test_plans_of_one_name_in_several_folders_have_a_record_each(lab: ParityLab)
     lab.run("a/p.yaml", "b/p.yaml", "c/p.yaml", "-k", "decode-r1").assert_outcomes(passed=3)
     names = ("parity.json", "parity_p.json", "parity_p_2.json")
     assert [lab.record(name)["models"][0]["id"] for name in names] == ["a", "b", "c"]
+
+
+def test_no_two_plans_have_a_record_of_one_name() -> None:
+    plans = ["x.yaml", "1/a.yaml", "2/a.yaml", "a_2.yaml", "3/a.yaml"]
+    wanted = ["parity.json", "parity_a.json", "parity_a_2.json", "parity_a_2_2.json", "parity_a_3.json"]
+    assert [record_name(plan, plans) for plan in plans] == wanted
 
 
 def test_the_head_says_who_was_measured(lab: ParityLab) -> None:
