@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,11 +158,9 @@ def record_name(plan: str, plans: Sequence[str]) -> str:
     """Another one for each plan of a session, also for those of the same name in several folders."""
     names: dict[str, str] = {}
     for other in plans:
-        stem = Path(other).stem
-        names[other] = f"parity_{stem}.json" if names else NAME
-        number = 2
-        while names[other] in [names[earlier] for earlier in names if earlier != other]:
-            names[other], number = f"parity_{stem}_{number}.json", number + 1
+        stem = f"parity_{Path(other).stem}"
+        free = chain([f"{stem}.json" if names else NAME], (f"{stem}_{number}.json" for number in count(2)))
+        names[other] = next(name for name in free if name not in names.values())
     return names[plan]
 
 

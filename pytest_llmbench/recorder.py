@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ class ResultRecorder:
         self._parity: ParityWriter | None = None
         self.results: dict[str, Result] = {}
         self.comparison: list[str] = []
-        self._written: list[Path] = []
+        self.files: list[Path] = []
 
     @pytest.hookimpl(tryfirst=True)  # the live line goes before the terminal reporter writes
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -189,11 +189,6 @@ class ResultRecorder:
         return writer
 
     @property
-    def files(self) -> Sequence[Path]:
-        """The artefacts that were written."""
-        return self._written
-
-    @property
     def parity_records(self) -> Mapping[Path, ParityRecord]:
         """The parity records written so far."""
         return {} if self._parity is None else self._parity.records
@@ -224,7 +219,7 @@ class ResultRecorder:
         if merged:
             finished = comparing.finish(self._bench, merged.values(), self.parity_records, complete=not stopped)
             self.comparison, reports = finished
-            self._written += [*self.parity_records, *reports]
+            self.files += [*self.parity_records, *reports]
         if self._bench.unwritten and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = UNWRITTEN
 
@@ -241,7 +236,7 @@ class ResultRecorder:
         except OSError as error:
             self._bench.unwritten.append(f"{out / 'run.json'} couldn't be written ({error.strerror})")
         else:
-            self._written.append(out / "run.json")
+            self.files.append(out / "run.json")
 
 
 def _outcome(report: pytest.TestReport) -> Outcome | None:

@@ -65,12 +65,13 @@ class KeyValues:
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
     def _grow(self, keys: mx.array, values: mx.array, needed: int) -> None:
-        if self.room >= needed:
-            room = _near(self.room, needed, self.known)
-        else:
-            room = needed if self.keys is None else round_up(needed)
+        room = self._near(needed) if self.room >= needed else needed if self.keys is None else round_up(needed)
         self.keys = _with_room(self.keys, keys, self.length, room)
         self.values = _with_room(self.values, values, self.length, room)
+
+    def _near(self, needed: int) -> int:
+        """As much of the room as is made now. With doubling, a buffer is copied few times, however long it becomes."""
+        return min(self.room, max(needed + max(needed, AHEAD), self.known + AHEAD))
 
     def select(self, rows: mx.array, longest: int) -> None:
         if self.keys is not None and self.values is not None:
@@ -86,7 +87,7 @@ class KeyValues:
         length = max(self.length, other.length)
         # The longest row sets the columns until it leaves, so that no more are needed than it will have.
         self.room = max(self.room, other.room)
-        room = max(length, _near(self.room, length, self.known))
+        room = max(length, self._near(length))
         self.keys = _joined(self.keys, self.length, other.keys, other.length, length, room)
         self.values = _joined(self.values, self.length, other.values, other.length, length, room)
         self.length = length
@@ -193,11 +194,6 @@ class WindowKeyValues:
     @property
     def arrays(self) -> list[mx.array]:
         return [a for a in (self.keys, self.values) if a is not None]
-
-
-def _near(room: int, needed: int, known: int) -> int:
-    """As much of `room` as is made now. With doubling, a buffer is copied few times, however long it becomes."""
-    return min(room, max(needed + max(needed, AHEAD), known + AHEAD))
 
 
 def _with_room(old: mx.array | None, like: mx.array, length: int, room: int) -> mx.array:

@@ -39,7 +39,7 @@ class Prefixes:
         entry = self._kept.pop(place)
         self._kept.append(entry)
         cache = entry[1].prefix(0, tokens)
-        cache.expect(room)
+        cache.expect(room, known=len(sequence.request.prompt))
         return cache
 
     def put(self, ids: Ordered[int], cache: Cache, row: int) -> None:

@@ -160,12 +160,14 @@ class Runner:
         room = max(row.request.total for row in rows)
         kept = [self._prefixes.take(row, room) for row in rows] if self._prefixes else []
         first = kept[0] if kept else None
-        cache = self.model.make_cache(len(rows), room) if first is None else first
-        for other in kept[1:] if first is not None else ():
+        if first is None:
+            cache = self.model.make_cache(len(rows), room)
+            cache.expect(room, known=len(rows[0].request.prompt))
+            return cache
+        for other in kept[1:]:
             assert other is not None
-            cache.join(other)
-        cache.expect(room, known=len(rows[0].request.prompt))
-        return cache
+            first.join(other)
+        return first
 
     def _remember(self, batch: Batch, rows: Ordered[Sequence]) -> None:
         if self._prefixes is not None and rows:
