@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.parity_plan import PlanSide
 
 NAME: Final = "parity.json"
+EPOCH: Final = "1970-01-01T00:00:00+00:00"
 
 
 def section_facts(measured: MeasuredSection) -> dict[str, Any]:
@@ -53,19 +54,26 @@ def section_facts(measured: MeasuredSection) -> dict[str, Any]:
 
 
 def require_facts(node: JsonNode) -> None:
-    """RecordError for what `section_facts` doesn't give."""
+    """RecordError for what `section_facts` doesn't give: a record made of it has to be one."""
     for name in ("plan", "section"):
         node[name].text()
     for name in ("settings", "asked"):
         node[name].mapping()
     model = node["model"]
     model["id"].text()
-    for name in ("kind", "snapshot", "synthetic", "sections"):
+    for section in model["sections"].array():
+        section.text()
+    for name in ("kind", "snapshot"):
         model[name]
+    for flag in (model["synthetic"], node["complete"]):
+        flag.flag()
     for side in (node["sides"][who] for who in BOTH):
-        side["name"].text(), side["version"].text(), side["facts"].mapping()
-    for name in ("complete", "reason", "points"):
-        node[name]
+        side["version"].text(), side["facts"].mapping()
+    if node["reason"].value != "":
+        node["reason"].text()
+    node["points"]
+    alone = document([node.mapping()], created=EPOCH, environment={})
+    parse_parity_record(JsonNode(value=_plain(alone), file=node.file, path=node.path))
 
 
 def is_measured(facts: Mapping[str, Any], planned: PlannedSection, files: FileFacts | None = None) -> bool:
@@ -121,10 +129,11 @@ class ParityWriter:
         sections = self._plans.setdefault(facts["plan"], {})
         sections[facts["model"]["id"], facts["section"]] = facts
         path = self._out / record_name(facts["plan"], list(self._plans))
-        document = _plain(self._document(list(sections.values())))
+        made = document(list(sections.values()), created=self._created, environment=self._environment)
+        written = _plain(made)
         # By the strict reader: what nobody could replay must not be found out later.
-        record = parse_parity_record(JsonNode(value=document, file=path))
-        write_json(path, document | {"summary": record.summary().to_json()})
+        record = parse_parity_record(JsonNode(value=written, file=path))
+        write_json(path, written | {"summary": record.summary().to_json()})
         self.records[path] = record
         return path
 
@@ -138,20 +147,21 @@ class ParityWriter:
             if path not in self.records and re.fullmatch(rf"parity(_{stem}(_\d+)?)?\.json", path.name):
                 path.replace(path.with_name(f"{path.name}.previous"))
 
-    def _document(self, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
-        newest = sections[-1]
-        measured = {facts["section"] for facts in sections}
-        return {
-            "schema": OUR_SCHEMA,
-            "schema_version": OUR_VERSION,
-            "created": self._created,
-            **{who: _known(who, sections) for who in BOTH},
-            "environment": dict(self._environment),
-            "settings": newest["settings"],
-            "sections": [section for section in SECTIONS if section in measured],
-            "models": _models(sections),
-            "summary": {},
-        }
+
+def document(sections: Sequence[Mapping[str, Any]], *, created: str, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of these sections (`section_facts`), apart from its summary."""
+    measured = {facts["section"] for facts in sections}
+    return {
+        "schema": OUR_SCHEMA,
+        "schema_version": OUR_VERSION,
+        "created": created,
+        **{who: _known(who, sections) for who in BOTH},
+        "environment": dict(environment),
+        "settings": sections[-1]["settings"],
+        "sections": [section for section in SECTIONS if section in measured],
+        "models": _models(sections),
+        "summary": {},
+    }
 
 
 def record_name(plan: str, plans: Sequence[str]) -> str:
@@ -164,13 +174,13 @@ def record_name(plan: str, plans: Sequence[str]) -> str:
     return names[plan]
 
 
-def _known(who: str, sections: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _known(who: str, sections: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the side said of itself, by the first section in which it said anything."""
     said: list[dict[str, Any]] = [facts["sides"][who] for facts in sections]
     return next((side for side in said if side["version"] != UNKNOWN_VERSION), said[0])
 
 
-def _models(sections: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _models(sections: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for facts in sections:
         found.setdefault(facts["model"]["id"], []).append(facts)

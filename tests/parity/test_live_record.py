@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from parity_kit import ParityLab, parity_name
@@ -145,18 +147,41 @@ def test_another_version_may_be_measured_where_nothing_of_the_old_one_stays(lab:
     assert lab.record()["candidate"]["version"] == "1.1"
 
 
-@pytest.mark.parametrize("damage", ["plan", "settings", "asked", "model", "sides", "points"])
-def test_a_section_that_lost_a_part_in_the_journal_is_told_by_name(lab: ParityLab, damage: str) -> None:
+def damaged(lab: ParityLab, damage: Callable[[dict[str, Any]], object]) -> pytest.RunResult:
+    """A finished run, continued after somebody changed the section in its journal."""
     lab.plan("decode")
     lab.run().assert_outcomes(passed=3)
     path = lab.out / "journal.jsonl"
     head, first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
     data = json.loads(first)
-    del data["parity"][damage]
+    damage(data["parity"])
     path.write_text("".join([head, json.dumps(data) + "\n", *rest]), encoding="utf-8")
-    result = lab.run("--llmbench-resume=out")
+    return lab.run("--llmbench-resume=out")
+
+
+@pytest.mark.parametrize("part", ["plan", "settings", "asked", "model", "sides", "points"])
+def test_a_section_that_lost_a_part_in_the_journal_is_told_by_name(lab: ParityLab, part: str) -> None:
+    result = damaged(lab, lambda section: section.pop(part))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*journal.jsonl: parity of plan.yaml::*: missing key '{damage}'*"])
+    result.stderr.fnmatch_lines([f"*journal.jsonl: parity of plan.yaml::*: missing key '{part}'*"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"section": "speed"}, "sections: is an empty array"),
+        ({"points": [{"repeats": "many"}]}, "models[[]0].decode[[]0].repeats: expected a whole number"),
+        ({"points": 3}, "models[[]0].decode: expected an array"),
+        ({"settings": {"gates": {"gate": "high"}}}, "settings.gates.gate: expected a number"),
+        ({"complete": "yes"}, "complete: expected true or false"),
+        ({"model": {"id": 7, "sections": []}}, "model.id: expected a string"),
+        ({"model": {"id": "a", "sections": 7}}, "model.sections: expected an array"),
+    ],
+)
+def test_a_section_that_makes_no_record_is_told_by_name(lab: ParityLab, change: dict[str, Any], said: str) -> None:
+    result = damaged(lab, lambda section: section.update(change))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*journal.jsonl: parity of plan.yaml::*.{said}*"])
 
 
 def test_a_section_that_a_resumed_run_leaves_out_stays_in_its_record_wherever_that_is(lab: ParityLab) -> None:
