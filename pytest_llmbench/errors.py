@@ -19,10 +19,14 @@ A message says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 UNWRITTEN = 6
 """The exit status of pytest where an artefact couldn't be written, and nothing worse happened. Its own end at 5."""
+
+FAULTS_SHOWN = 20
+"""Of one file, in one message."""
 
 
 class BenchError(Exception):
@@ -34,10 +38,16 @@ class UsageError(BenchError):
 
 
 class MatrixError(UsageError):
-    """A matrix file is wrong. `str()` starts with `path:line:`."""
+    """A matrix file or a parity plan is wrong. `str()` has a line for each of its `faults`, `path:line:` first."""
 
-    def __init__(self, message: str, *, path: Path, line: int) -> None:
-        super().__init__(f"{path}:{line}: {message}")
+    faults: tuple[str, ...]
+
+    def __init__(self, message: str, *, path: Path, line: int, others: Iterable[MatrixError] = ()) -> None:
+        faults = [f"{path}:{line}: {message}", *(fault for other in others for fault in other.faults)]
+        self.faults = tuple(dict.fromkeys(faults))
+        unsaid = len(self.faults) - FAULTS_SHOWN
+        super().__init__("\n".join([*self.faults[:FAULTS_SHOWN], *([f"… and {unsaid} more"] if unsaid > 0 else [])]))
+        self.message = message
         self.path = path
         self.line = line
 

@@ -136,7 +136,7 @@ def levels(nodes: NodeReader, node: Node) -> tuple[int, ...]:
 
 def gates(nodes: NodeReader, node: Node) -> tuple[Gate, ...]:
     """`metric: {at_least: x, at_most: y}`, one bound or both; `metric@4` is for four requests at once."""
-    return tuple(_gate(nodes, item) for item in nodes.mapping(node).values())
+    return tuple(nodes.each(nodes.mapping(node).values(), partial(_gate, nodes)))
 
 
 def _gate(nodes: NodeReader, item: Item) -> Gate:
@@ -185,7 +185,7 @@ def _example(name: str) -> str:
 
 def custom_prompts(nodes: NodeReader, node: Node) -> tuple[CustomPrompt, ...]:
     """`name: text` or `name: {text: …, system: …, max_tokens: …}`."""
-    return tuple(_custom_prompt(nodes, item) for item in nodes.mapping(node).values())
+    return tuple(nodes.each(nodes.mapping(node).values(), partial(_custom_prompt, nodes)))
 
 
 def _custom_prompt(nodes: NodeReader, item: Item) -> CustomPrompt:

@@ -68,13 +68,16 @@ def _entries(nodes: NodeReader, top: Mapping[str, Node], readers: Mapping[str, R
     if not tests:
         nodes.source.fail(top["tests"], "the list of tests is empty")
     found: dict[str, MatrixEntry] = {}
-    for node in tests:
+
+    def read(node: Node) -> None:
         own = nodes.record(node, readers, "a test")
         entry = _entry(nodes, node, {**defaults, **own}, readers)
         if entry.id in found:
             where = own["id"] if nodes.source.line(own["id"]) >= entry.line else node  # the id may be merged in
             nodes.source.fail(where, f"id {short(entry.id)} is already used in line {found[entry.id].line}")
         found[entry.id] = entry
+
+    nodes.each(tests, read)
     return tuple(found.values())
 
 

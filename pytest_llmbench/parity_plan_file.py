@@ -87,7 +87,7 @@ def head_readers(nodes: NodeReader) -> dict[str, Read]:
 
 def _own_sides(nodes: NodeReader, node: Node) -> tuple[PlanSide, ...]:
     named = nodes.mapping(node).values()
-    return tuple(_own_side(nodes, identifier(nodes, item.key), item.value) for item in named)
+    return tuple(nodes.each(named, lambda item: _own_side(nodes, identifier(nodes, item.key), item.value)))
 
 
 def _own_side(nodes: NodeReader, name: str, node: Node) -> PlanSide:
@@ -209,12 +209,15 @@ def _models(nodes: NodeReader, node: Node) -> tuple[ParityPlanModel, ...]:
         nodes.source.fail(node, "the list of models is empty")
     readers = model_readers(nodes)
     found: dict[str, ParityPlanModel] = {}
-    for item in items:
+
+    def read(item: Node) -> None:
         own = nodes.record(item, readers, "a model")
         model = _model(nodes, item, own, readers)
         if model.id in found:
             nodes.source.fail(own["id"], f"model {short(model.id)} is already in line {found[model.id].line}")
         found[model.id] = model
+
+    nodes.each(items, read)
     names = model_names(list(found))
     return tuple(replace(model, name=names[model.id]) for model in found.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from yaml import YAMLError
@@ -15,6 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from pytest_llmbench.errors import MatrixError
 from pytest_llmbench.yaml_source import MAX_DEPTH, Source
 
+S = TypeVar("S")
 T = TypeVar("T")
 Read = Callable[[Node], Any]
 
@@ -131,21 +132,40 @@ class NodeReader:
             if id(node) in self._open or len(self._open) >= MAX_DEPTH:
                 self.source.fail(node, "this mapping merges (`<<`) itself, or too long a chain of others")
             self._open.append(id(node))
-            self._mappings[id(node)] = self._merged(node)
-            self._open.pop()
+            try:
+                self._mappings[id(node)] = self._merged(node)
+            finally:
+                self._open.pop()
         return self._mappings[id(node)]
 
     def record(self, node: Node, known: Collection[str], what: str) -> dict[str, Node]:
         """The values by key of a mapping that has no keys but `known`."""
-        found = self.mapping(node)
-        for name, item in found.items():
+
+        def value(named: tuple[str, Item]) -> tuple[str, Node]:
+            name, item = named
             if name not in known:
                 self.source.fail(item.key, f"unknown key {short(name)} in {what}; {suggestion(name, known)}")
-        return {name: item.value for name, item in found.items()}
+            return name, item.value
+
+        return dict(self.each(self.mapping(node).items(), value))
 
     def values(self, nodes: Mapping[str, Node], readers: Mapping[str, Read]) -> dict[str, Any]:
         """Each node read by the reader of its name."""
-        return {name: readers[name](node) for name, node in nodes.items()}
+        return dict(self.each(nodes.items(), lambda named: (named[0], readers[named[0]](named[1]))))
+
+    def each(self, items: Iterable[S], read: Callable[[S], T]) -> list[T]:
+        """What `read` makes of each item. One error has the faults of all of them: they can be mended at once."""
+        found: list[T] = []
+        wrong: list[MatrixError] = []
+        for item in items:
+            try:
+                found.append(read(item))
+            except MatrixError as error:
+                wrong.append(error)
+        if wrong:
+            first = wrong[0]
+            raise MatrixError(first.message, path=first.path, line=first.line, others=wrong) from first
+        return found
 
     def without_nulls(self, nodes: Mapping[str, Node], keep: Collection[str] = ()) -> dict[str, Node]:
         """The nodes that have a value, and those in `keep` whether they have one or not."""

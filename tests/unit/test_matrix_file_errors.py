@@ -196,3 +196,35 @@ def test_a_complaint_about_a_key_does_not_show_it(write: Write, value: str) -> N
         load(write(with_fields(f"api_key: {value}")), backends=BACKENDS)
     assert "1234" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_all_faults_of_a_file_are_told_at_once_each_with_its_line(write: Write) -> None:
+    wrong = "tests:\n- {id: a, backend: olama, model_id: m, gates: {ttft_s: {at_lest: 1}}}\n- {id: b, model_id: 3}\n"
+    with pytest.raises(MatrixError) as caught:
+        load(write(wrong + ONE.removeprefix("tests:\n") * 2), backends=BACKENDS)
+    said = [(fault.split(":")[1], fault.split("; ")[0].split(": ", 1)[1]) for fault in caught.value.faults]
+    assert said == [
+        ("2", "unknown backend 'olama'"),
+        ("2", "unknown key 'at_lest' in a gate"),
+        ("3", "this test has no `backend`"),
+        ("7", "id 'a' is already used in line 4"),
+    ]
+    assert caught.value.line == 2
+    assert str(caught.value).splitlines() == list(caught.value.faults)
+
+
+def test_a_fault_that_several_tests_share_is_told_once(write: Write) -> None:
+    shared = "- &a {id: a, backend: mlx-lm, model_id: m, wrong: &bad {k: 1, k: 2}}\n- {<<: *a, id: b}\n"
+    with pytest.raises(MatrixError) as caught:
+        load(write(f"tests:\n{shared}- {{<<: *bad}}\n- {{<<: *bad}}\n"), backends=BACKENDS)
+    assert [fault.split(": ")[1][:20] for fault in caught.value.faults] == [
+        "unknown key 'wrong' ",
+        "key 'k' is already g",
+    ]
+
+
+def test_of_very_many_faults_the_first_are_told(write: Write) -> None:
+    with pytest.raises(MatrixError) as caught:
+        load(write("tests:\n" + "- {id: a}\n" * 30), backends=BACKENDS)
+    assert len(caught.value.faults) == 30
+    assert str(caught.value).splitlines()[20:] == ["… and 10 more"]

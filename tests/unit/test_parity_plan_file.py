@@ -218,3 +218,10 @@ def plan_or_complaint(path: Path) -> ParityPlan | str:
         return load(path)
     except MatrixError as error:
         return str(error)
+
+
+def test_all_faults_of_a_plan_are_told_at_once(write: Write) -> None:
+    models = "models:\n- {id: org/a, kind: dens}\n- {id: a b, kind: moe}\n- {id: org/c}\n"
+    with pytest.raises(MatrixError) as caught:
+        load(write(HEAD + models))
+    assert [fault.split(":")[1] for fault in caught.value.faults] == ["3", "4", "5"]
