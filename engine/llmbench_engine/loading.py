@@ -15,8 +15,8 @@ from llmbench_engine.transformer import Model
 def load_beside(folder: Path) -> tuple[Model, Tokenizer]:
     """Model, its weights in memory, and tokenizer. CheckpointError where a file is missing or doesn't fit.
 
-    While the tokenizer is parsed, MLX's own threads read the last tensors. A thread of ours could do nothing
-    meanwhile: the parser holds the interpreter's lock all the time.
+    While the tokenizer is parsed, MLX's own threads read the last tensors (on CUDA it has none, and has read them
+    before). A thread of ours could do nothing meanwhile: the parser holds the interpreter's lock all the time.
     """
     values = read_config(folder)
     # What is missing is told of before gigabytes are read.

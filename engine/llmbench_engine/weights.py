@@ -130,7 +130,8 @@ class Weights:
         self.taken: list[mx.array] = []
         self._underway: list[mx.array] = []
         self._embeddings: list[mx.array] = []
-        self._parts = self._parts_underway = 0
+        self._parts: dict[str, mx.array] = {}
+        self._parts_underway = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -213,11 +214,13 @@ class Weights:
         quantization = self._quantization.of(parts[0][0]) if packed else None
 
         def join(suffix: str, width: int, kinds: Sequence[mx.Dtype] = FLOATS) -> mx.array:
-            pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width), kinds) for name, rows in parts]
+            pieces = {
+                (full := f"{name}.{suffix}"): self._checked(full, (*lead, rows, width), kinds) for name, rows in parts
+            }
             if len(pieces) == 1:
-                return pieces[0]
-            self._parts += sum(piece.nbytes for piece in pieces)
-            return mx.concatenate(pieces, axis=-2)
+                return pieces.popitem()[1]
+            self._parts |= pieces
+            return mx.concatenate(list(pieces.values()), axis=-2)
 
         if quantization is None:
             weight, scales, biases = join("weight", inputs), None, None
@@ -247,14 +250,20 @@ class Weights:
 
         So the files are read without a pause. Until it is fused, the parts of a weight lie beside it: those of two
         layers, or of one towards the end, when what is still unread wouldn't be larger.
+
+        Parts are read in the order of their names, small ones between large ones. On CUDA, `mx.load` takes heap for
+        each: after large ones in a row glibc gives the memory back, and the next layer's pages have to be had anew.
         """
         unread = sum(array.nbytes for array in (*self._arrays.values(), *self._embeddings))
-        if self._parts + self._parts_underway > unread:
+        parts = sum(array.nbytes for array in self._parts.values())
+        if parts + self._parts_underway > unread:
             self.wait()
+        mx.async_eval([array for _, array in sorted(self._parts.items())])  # type: ignore[no-untyped-call]
+        self._parts.clear()
         mx.async_eval(self.taken)  # type: ignore[no-untyped-call]
         self.wait()
         self._underway, self.taken = self.taken, []
-        self._parts_underway, self._parts = self._parts, 0
+        self._parts_underway = parts
 
     def wait(self) -> None:
         """Wait for what has been begun. Before it is done, it must not be freed: its memory is still written to."""
