@@ -27,6 +27,10 @@ KEPT_SHARE = 4
 """With `prefix_reuse`, one part in so many of the memory budget is for kept caches."""
 
 
+REHEARSED = (0,) * 16
+"""A prompt long enough for the kernels that read prompts."""
+
+
 class Engine:
     """One checkpoint. `tokenizer` is None for an engine made without one; its tokens then have no text."""
 
@@ -74,7 +78,7 @@ class Engine:
         memory_budget: bytes for the caches of submitted requests, None for no limit. max_batch: sequences at once.
         prefix_reuse: keep the caches of ended sequences for prompts that begin alike. chunk: prompt tokens a step.
         """
-        model, tokenizer = load_beside(Path(path))
+        model, tokenizer = load_beside(Path(path), cls.rehearse)
         return cls(
             model,
             tokenizer,
@@ -83,6 +87,12 @@ class Engine:
             prefix_reuse=prefix_reuse,
             chunk=chunk,
         )
+
+    @classmethod
+    def rehearse(cls, excerpt: Model) -> None:
+        """Generate with a part of the model: libraries are set up and kernels compiled before a prompt comes."""
+        with cls(excerpt) as engine:
+            list(engine.generate(REHEARSED, max_tokens=2))
 
     def generate(
         self,

@@ -6,7 +6,7 @@ made is time that the accelerator doesn't wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,11 +45,48 @@ class Norm:
         return mx.fast.rms_norm(x, self.weight, self.eps)
 
 
+def first_of_each(kinds: Iterable[Hashable]) -> list[int]:
+    """Where the first layer of each kind is."""
+    firsts: dict[Hashable, int] = {}
+    for i, kind in enumerate(kinds):
+        firsts.setdefault(kind, i)
+    return list(firsts.values())
+
+
+def blank(embedding: Block) -> Block:
+    """Zeros in place of the rows of a table that isn't read yet."""
+    return lambda ids: mx.zeros_like(embedding(ids))
+
+
+def unchanged(x: mx.array) -> mx.array:
+    """In place of a norm and a head that aren't read yet."""
+    return x
+
+
+class HeadScales:
+    """The weights `q` and `k` [head_dim] of the norms of q and k: x [..., heads + kv_heads, head_dim] times both.
+
+    They are repeated for each head when they are first used: once loaded, a model takes no more memory than its files.
+    """
+
+    __slots__ = ("_counts", "_rows", "k", "q")
+
+    def __init__(self, q: mx.array, k: mx.array, heads: int, kv_heads: int) -> None:
+        self.q, self.k, self._counts = q, k, (heads, kv_heads)
+        self._rows: mx.array | None = None
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if self._rows is None:
+            pairs = zip((self.q, self.k), self._counts, strict=True)
+            self._rows = mx.concatenate([mx.repeat(w[None], count, axis=0) for w, count in pairs])
+        return x * self._rows
+
+
 class Attention:
     """Self-attention with fused q, k and v; q and k are normed (where the model has it) and rotated together.
 
-    x [batch, tokens, width]; `layer` holds what came before; result [batch, tokens, width]. `norms` [heads + kv_heads,
-    head_dim] are the weights of the norms of q and k. `only_last`: the result is the last token's.
+    x [batch, tokens, width]; `layer` holds what came before; result [batch, tokens, width]. `only_last`: the result is
+    the last token's.
     """
 
     __slots__ = ("eps", "head_dim", "heads", "kv_heads", "norms", "out", "qkv", "rope", "scale")
@@ -63,7 +100,7 @@ class Attention:
         heads: int,
         kv_heads: int,
         head_dim: int,
-        norms: mx.array | None = None,
+        norms: HeadScales | None = None,
         eps: float = 0.0,
     ) -> None:
         self.qkv, self.out, self.rope, self.norms, self.eps = qkv, out, rope, norms, eps
@@ -76,7 +113,7 @@ class Attention:
         qkv = self.qkv(x).reshape(batch, tokens, -1, self.head_dim)
         qk, v = mx.split(qkv, [self.heads + self.kv_heads], axis=2)
         if self.norms is not None:
-            qk = mx.fast.rms_norm(qk, None, self.eps) * self.norms
+            qk = self.norms(mx.fast.rms_norm(qk, None, self.eps))
         q, k = mx.split(self.rope(qk.swapaxes(1, 2), offset), [self.heads], axis=1)
         k, v = layer.update(k, v.swapaxes(1, 2))
         if only_last:

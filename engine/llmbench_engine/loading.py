@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,19 +13,16 @@ from llmbench_engine.tokenizer import Tokenizer, vocabulary_file
 from llmbench_engine.transformer import Model
 
 
-def load_beside(folder: Path) -> tuple[Model, Tokenizer]:
+def load_beside(folder: Path, rehearse: Callable[[Model], None]) -> tuple[Model, Tokenizer]:
     """Model, its weights in memory, and tokenizer. CheckpointError where a file is missing or doesn't fit.
 
-    While the tokenizer is parsed, MLX's own threads read the last tensors (on CUDA it has none, and has read them
-    before). A thread of ours could do nothing meanwhile: the parser holds the interpreter's lock all the time.
+    While the tokenizer is parsed, other threads read the last tensors. The parser holds the interpreter's lock all the
+    time: a thread that needs it could do nothing meanwhile. `rehearse`: see `begin_model`.
     """
     values = read_config(folder)
     # What is missing is told of before gigabytes are read.
     vocabulary_file(folder)
-    model, reading = begin_model(values, folder)
-    try:
+    with begin_model(values, folder, rehearse) as model:
         tokenizer = Tokenizer.load(folder)
-    finally:
-        mx.eval(reading)
     mx.clear_cache()
     return model, tokenizer

@@ -15,12 +15,15 @@ _LENGTH_BYTES = 8
 """A safetensors file begins with the length of its header."""
 
 
-def read_arrays(folder: Path) -> dict[str, mx.array]:
-    """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing."""
+def read_arrays(folder: Path, stream: mx.Stream | None = None) -> dict[str, mx.array]:
+    """All tensors of the folder's safetensors files, not read yet. CheckpointError where a shard is missing.
+
+    They are read on `stream`, which can be one of another thread; that one has to evaluate them, then.
+    """
     arrays: dict[str, mx.array] = {}
     for path in shards(folder):
         try:
-            loaded = mx.load(str(path))
+            loaded = mx.load(str(path), stream=stream)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"can't be read: {error}", path=path, key="") from error
         assert isinstance(loaded, dict)

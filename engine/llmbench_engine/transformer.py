@@ -9,9 +9,8 @@ import mlx.core as mx
 
 from llmbench_engine.cache import Cache
 from llmbench_engine.kv_cache import KeyValues
-from llmbench_engine.layers import Attention, Block, Norm, full_mask
+from llmbench_engine.layers import Attention, Block, Norm, blank, full_mask, unchanged
 from llmbench_engine.pace import Pace
-from llmbench_engine.weights import Embedding, Linear
 
 
 class Model(Protocol):
@@ -30,6 +29,12 @@ class Model(Protocol):
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., width] → logits [..., vocabulary]."""
 
+    def excerpt(self) -> tuple[Model, int]:
+        """A model that needs only some first layers' weights, and how many.
+
+        It has one layer of each kind, two times: what reads a prompt treats the last layer in another way.
+        """
+
 
 class DecoderLayer:
     """x + attention(norm(x)), then that + feed_forward(norm(that))."""
@@ -46,7 +51,7 @@ class DecoderLayer:
 class Transformer:
     """A stack of decoder layers with full attention."""
 
-    def __init__(self, *, embedding: Embedding, layers: Sequence[DecoderLayer], norm: Norm, head: Linear) -> None:
+    def __init__(self, *, embedding: Block, layers: Sequence[DecoderLayer], norm: Block, head: Block) -> None:
         self._embedding, self._layers, self._norm, self._head = embedding, layers, norm, head
 
     def make_cache(self, rows: int, room: int) -> Cache:
@@ -70,3 +75,7 @@ class Transformer:
 
     def head(self, hidden: mx.array) -> mx.array:
         return self._head(hidden)
+
+    def excerpt(self) -> tuple[Model, int]:
+        layers = [self._layers[0]] * 2
+        return Transformer(embedding=blank(self._embedding), layers=layers, norm=unchanged, head=unchanged), 1

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from llmbench_engine.config import Quantization, QuantizationTable
 from llmbench_engine.errors import CheckpointError
+from llmbench_engine.reading import Behind, Part, Reading
 
 PACKED_BITS = 32
 """Quantized values lie packed in 32-bit words."""
@@ -123,15 +124,19 @@ class Embedding:
 class Weights:
     """Takes each weight out of a checkpoint once; what is left at the end is an error."""
 
-    def __init__(self, arrays: Mapping[str, mx.array], quantization: QuantizationTable, path: Path) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, mx.array],
+        quantization: QuantizationTable,
+        path: Path,
+        reading: Reading | None = None,
+    ) -> None:
         self._arrays = dict(arrays)
         self._quantization = quantization
         self.path = path
-        self.taken: list[mx.array] = []
-        self._underway: list[mx.array] = []
-        self._embeddings: list[mx.array] = []
-        self._parts: dict[str, mx.array] = {}
-        self._parts_underway = 0
+        self.reading = Behind() if reading is None else reading
+        self._part, self._embeddings = Part(), Part()
+        self._before: dict[str, mx.array] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -139,21 +144,26 @@ class Weights:
     def array(self, name: str, shape: Sequence[int]) -> mx.array:
         """The array `name`. CheckpointError where it is missing or has another shape."""
         found = self._checked(name, tuple(shape))
-        self.taken.append(found)
+        self.made(found)
         return found
+
+    def made(self, *arrays: mx.array) -> None:
+        """Arrays of which the model is made: they are computed while it is loaded."""
+        self._part.results.extend(arrays)
 
     def vectors(self, parts: Sequence[tuple[str, int]]) -> mx.array:
         """Several vectors behind each other."""
         found = [self._checked(name, (width,)) for name, width in parts]
         joined = found[0] if len(found) == 1 else mx.concatenate(found)
-        self.taken.append(joined)
+        self.made(joined)
         return joined
 
     def rearrange(self, name: str, how: Callable[[mx.array], mx.array]) -> None:
         """Put the rows of the layer `name` into another order: `how` is given all of its arrays, rows first."""
         for suffix in ("weight", "scales", "biases", "bias"):
-            if f"{name}.{suffix}" in self._arrays:
-                self._arrays[f"{name}.{suffix}"] = how(self._arrays[f"{name}.{suffix}"])
+            if (full := f"{name}.{suffix}") in self._arrays:
+                self._before[full] = self._arrays[full]
+                self._arrays[full] = how(self._arrays[full])
 
     def discard(self, *prefixes: str) -> None:
         """Forget tensors that the checkpoint holds, but the model has no use for."""
@@ -171,7 +181,7 @@ class Weights:
         where the parts are packed in different ways: see `together`.
         """
         built = self._build(parts, inputs, bias=bias, experts=None)
-        self.taken.extend(built.arrays)
+        self.made(*built.arrays)
         return built
 
     def together(self, parts: Sequence[tuple[str, int]], inputs: int, *, bias: bool = False) -> Projection:
@@ -183,7 +193,7 @@ class Weights:
     def experts(self, parts: Sequence[tuple[str, int]], inputs: int, count: int, *, bias: bool = False) -> Experts:
         """The same for stacks of `count` experts."""
         built = self._build(parts, inputs, bias=bias, experts=count)
-        self.taken.extend(built.arrays)
+        self.made(*built.arrays)
         return Experts(built)
 
     def can_fuse(self, *names: str) -> bool:
@@ -193,9 +203,11 @@ class Weights:
 
     def embedding(self, name: str, rows: int, width: int) -> Embedding:
         """The table `name`, which is read last: until then there is room for the parts of fused weights."""
-        built = self._build([(name, rows)], width, bias=False, experts=None)
-        self._embeddings.extend(built.arrays)
-        return Embedding(built)
+        part, self._part = self._part, self._embeddings
+        try:
+            return Embedding(self.linear(name, rows, width))
+        finally:
+            self._part = part
 
     def finish(self) -> None:
         """CheckpointError, with the first names, where the checkpoint holds weights that the model doesn't have."""
@@ -214,13 +226,11 @@ class Weights:
         quantization = self._quantization.of(parts[0][0]) if packed else None
 
         def join(suffix: str, width: int, kinds: Sequence[mx.Dtype] = FLOATS) -> mx.array:
-            pieces = {
-                (full := f"{name}.{suffix}"): self._checked(full, (*lead, rows, width), kinds) for name, rows in parts
-            }
+            pieces = [self._checked(f"{name}.{suffix}", (*lead, rows, width), kinds) for name, rows in parts]
             if len(pieces) == 1:
-                return pieces.popitem()[1]
-            self._parts |= pieces
-            return mx.concatenate(list(pieces.values()), axis=-2)
+                return pieces[0]
+            self._part.fused += sum(piece.nbytes for piece in pieces)
+            return mx.concatenate(pieces, axis=-2)
 
         if quantization is None:
             weight, scales, biases = join("weight", inputs), None, None
@@ -243,39 +253,19 @@ class Weights:
             raise CheckpointError(f"has shape {found.shape}, not {shape}", path=self.path, key=name)
         if found.dtype not in kinds:
             raise CheckpointError(f"is {_names([found.dtype])}, not {_names(kinds)}", path=self.path, key=name)
+        self._part.tensors[name] = self._before.pop(name, found)
         return found
 
     def materialize(self) -> None:
-        """Begin to read and fuse what was taken since the last call, and wait for what that call began.
+        """Begin to read what was taken since the last call, and to make of it what the model wants."""
+        part, self._part = self._part, Part()
+        self.reading.begin(part, sum(array.nbytes for array in (*self._arrays.values(), *self._embeddings.results)))
 
-        So the files are read without a pause. Until it is fused, the parts of a weight lie beside it: those of two
-        layers, or of one towards the end, when what is still unread wouldn't be larger.
-
-        Parts are read in the order of their names, small ones between large ones. On CUDA, `mx.load` takes heap for
-        each: after large ones in a row glibc gives the memory back, and the next layer's pages have to be had anew.
-        """
-        unread = sum(array.nbytes for array in (*self._arrays.values(), *self._embeddings))
-        parts = sum(array.nbytes for array in self._parts.values())
-        if parts + self._parts_underway > unread:
-            self.wait()
-        mx.async_eval([array for _, array in sorted(self._parts.items())])  # type: ignore[no-untyped-call]
-        self._parts.clear()
-        mx.async_eval(self.taken)  # type: ignore[no-untyped-call]
-        self.wait()
-        self._underway, self.taken = self.taken, []
-        self._parts_underway = parts
-
-    def wait(self) -> None:
-        """Wait for what has been begun. Before it is done, it must not be freed: its memory is still written to."""
-        mx.eval(self._underway)
-        self._underway, self._parts_underway = [], 0
-
-    def begin_rest(self) -> list[mx.array]:
-        """Wait for the layers, then begin to read all else that was taken: to be kept until it is evaluated."""
-        self.wait()
-        rest = [*self.taken, *self._embeddings]
-        mx.async_eval(rest)  # type: ignore[no-untyped-call]
-        return rest
+    def begin_rest(self) -> None:
+        """Wait for the layers, then begin to read all else that was taken."""
+        self.reading.wait()
+        rest, last = self._part, self._embeddings
+        self.reading.begin(Part(rest.tensors | last.tensors, [*rest.results, *last.results], rest.fused), unread=0)
 
 
 def _names(kinds: Sequence[mx.Dtype]) -> str:

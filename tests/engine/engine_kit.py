@@ -14,7 +14,7 @@ from llmbench_engine import Engine, Request, Token
 from llmbench_engine.cache import Cache
 from llmbench_engine.loader import build_model
 from llmbench_engine.transformer import Model
-from pytest_llmbench.checkpoints.random import random_weights, shape_of
+from pytest_llmbench.checkpoints.random import random_weights, shape_of, write_checkpoint
 
 long_prompt = tuple(range(100, 170))
 WINDOW = 8
@@ -36,14 +36,24 @@ GEMMA = {
 
 def make_model(kind: str, *, packed: str | None = None, **changes: Any) -> Model:
     """In float32; or, as checkpoints are published, in bfloat16 and packed (`4bit`, …). `changes`: other keys."""
-    config = deepcopy(CONFIGS[kind]) | changes
-    if kind.startswith("gemma4"):
-        config.get("text_config", config).update(GEMMA)
-        config.pop("num_experts_per_tok", None)
+    config = config_of(kind, changes)
     if packed is not None:
         config["torch_dtype"] = "bfloat16"
         config["quantization"] = shape_of(config, packed).quantization
     return build_model(config, random_weights(config, seed=1), Path(kind))
+
+
+def config_of(kind: str, changes: dict[str, Any]) -> dict[str, Any]:
+    config = deepcopy(CONFIGS[kind]) | changes
+    if kind.startswith("gemma4"):
+        config.get("text_config", config).update(GEMMA)
+        config.pop("num_experts_per_tok", None)
+    return config
+
+
+def write_model(kind: str, folder: Path, **changes: Any) -> Path:
+    """A checkpoint with its tokenizer, in float32."""
+    return write_checkpoint(shape_of(config_of(kind, changes)), folder, report=lambda _line: None)
 
 
 class Watched:

@@ -11,6 +11,7 @@ import pytest
 from llmbench_engine.config import Config, QuantizationTable
 from llmbench_engine.loader import text_weights
 from llmbench_engine.models import MODULES
+from llmbench_engine.reading import Part
 from llmbench_engine.weights import Weights
 from pytest_llmbench.checkpoints.random import SHAPES, load_shape, stored_tensors
 
@@ -19,7 +20,7 @@ class Unread(Weights):
     """Weights that stay unread: the largest models would need 20 GB."""
 
     def materialize(self) -> None:
-        self.taken = []
+        self._part = Part()
 
 
 @pytest.mark.parametrize("name", SHAPES)

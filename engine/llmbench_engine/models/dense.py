@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from llmbench_engine import rope
 from llmbench_engine.config import Config
-from llmbench_engine.layers import Attention, Block, FeedForward, Norm
+from llmbench_engine.layers import Attention, Block, FeedForward, HeadScales, Norm
 from llmbench_engine.transformer import DecoderLayer, Transformer
 from llmbench_engine.weights import Weights
 
@@ -118,7 +118,7 @@ def dense_block(weights: Weights, name: str, width: int, inner: int, variant: Va
 def _attention(weights: Weights, name: str, shape: Shape, variant: Variant, rotate: rope.Rope) -> Attention:
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     parts = [(f"{name}.q_proj", q), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv)]
-    norms = head_norms(weights, name, shape.heads, shape.kv_heads, shape.head_dim) if variant.head_norms else None
+    norms = head_scales(weights, name, shape.heads, shape.kv_heads, shape.head_dim) if variant.head_norms else None
     return Attention(
         qkv=weights.together(parts, shape.width, bias=variant.qkv_bias),
         out=weights.linear(f"{name}.o_proj", shape.width, q, bias=variant.out_bias),
@@ -131,12 +131,9 @@ def _attention(weights: Weights, name: str, shape: Shape, variant: Variant, rota
     )
 
 
-def head_norms(weights: Weights, name: str, heads: int, kv_heads: int, head_dim: int) -> mx.array:
-    """Weights of the norms of q and k, one row for each head."""
-    pairs = ((f"{name}.q_norm.weight", heads), (f"{name}.k_norm.weight", kv_heads))
-    joined = mx.concatenate([mx.repeat(weights.array(n, (head_dim,))[None], count, axis=0) for n, count in pairs])
-    weights.taken.append(joined)
-    return joined
+def head_scales(weights: Weights, name: str, heads: int, kv_heads: int, head_dim: int) -> HeadScales:
+    q, k = (weights.array(f"{name}.{part}_norm.weight", (head_dim,)) for part in ("q", "k"))
+    return HeadScales(q, k, heads, kv_heads)
 
 
 def drop_computed(name: str, *, tied: bool) -> str | None:

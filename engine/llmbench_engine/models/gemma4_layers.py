@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from llmbench_engine import rope
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import FeedForward, Mask, Norm, geglu, last_query
+from llmbench_engine.layers import FeedForward, HeadScales, Mask, Norm, geglu, last_query
 from llmbench_engine.sparse import SparseFeedForward, top_k
 from llmbench_engine.weights import Embedding, Linear, Projection
 
@@ -38,8 +38,8 @@ def three_times(x: mx.array, a: mx.array, b: mx.array, c: mx.array) -> tuple[mx.
 class Attention:
     """norm(attention(norm(x))); heads are normed, not scaled. Returns the keys and values that it used, too.
 
-    q, k and v are one matmul, one norm (that of v has no weight, those of q and k are `scale` [heads, head_dim]), and
-    one rotation.
+    q, k and v are one matmul, one norm (that of v has no weight), and one rotation. `norms`: of q and k; of q alone
+    [head_dim] where keys and values are an earlier layer's.
     """
 
     __slots__ = (
@@ -49,10 +49,10 @@ class Attention:
         "head_dim",
         "heads",
         "kv_heads",
+        "norms",
         "out",
         "projection",
         "rope",
-        "scale",
         "values",
     )
 
@@ -64,20 +64,20 @@ class Attention:
         projection: Projection,
         out: Linear,
         rope: rope.Rope,
-        scale: mx.array,
+        norms: HeadScales | mx.array,
         heads: int,
         kv_heads: int,
         head_dim: int,
         values: bool,
         eps: float,
     ) -> None:
-        self.before, self.after, self.projection, self.out, self.rope, self.scale = (
+        self.before, self.after, self.projection, self.out, self.rope, self.norms = (
             before,
             after,
             projection,
             out,
             rope,
-            scale,
+            norms,
         )
         self.heads, self.kv_heads, self.head_dim, self.values, self.eps = heads, kv_heads, head_dim, values, eps
 
@@ -85,6 +85,7 @@ class Attention:
         self, x: mx.array, past: KeyValues | WindowKeyValues, offset: int | mx.array, mask: Mask, only_last: bool
     ) -> tuple[mx.array, KeysValues]:
         """With keys and values of its own; `values`: projected, else they are the keys before norm and rotation."""
+        assert isinstance(self.norms, HeadScales)
         batch, tokens, _ = x.shape
         heads, both = self.heads, self.heads + self.kv_heads
         all_heads = self.projection(self.before(x)).reshape(batch, tokens, -1, self.head_dim)
@@ -93,7 +94,7 @@ class Attention:
             qk, v = mx.split(all_heads, [both], axis=2)
         else:
             qk, v = all_heads, all_heads[:, :, heads:]
-        q, k = mx.split(self.rope((qk * self.scale).swapaxes(1, 2), offset), [heads], axis=1)
+        q, k = mx.split(self.rope(self.norms(qk).swapaxes(1, 2), offset), [heads], axis=1)
         k, v = past.update(k, v.swapaxes(1, 2))
         if only_last:
             mask, (q, k, v) = None, last_query(past, q, k, v)
@@ -101,9 +102,10 @@ class Attention:
 
     def shared(self, x: mx.array, keys_values: KeysValues, offset: int | mx.array, mask: Mask) -> mx.array:
         """With those of an earlier layer."""
+        assert isinstance(self.norms, mx.array)
         batch, tokens, _ = x.shape
         q = self.projection(self.before(x)).reshape(batch, tokens, self.heads, self.head_dim)
-        q = self.rope(mx.fast.rms_norm(q, self.scale, self.eps).swapaxes(1, 2), offset)
+        q = self.rope(mx.fast.rms_norm(q, self.norms, self.eps).swapaxes(1, 2), offset)
         return self.attend(q, *keys_values, mask)
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask) -> mx.array:

@@ -6,6 +6,7 @@ Small variants add an input of its own to every layer, large ones a mixture of e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import mlx.core as mx
@@ -14,15 +15,30 @@ from llmbench_engine import rope
 from llmbench_engine.cache import Cache
 from llmbench_engine.config import Config
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import FeedForward, Mask, Norm, geglu, layer_mask
-from llmbench_engine.models.dense import head_norms, norm
+from llmbench_engine.layers import (
+    Block,
+    FeedForward,
+    HeadScales,
+    Mask,
+    Norm,
+    blank,
+    first_of_each,
+    geglu,
+    layer_mask,
+    unchanged,
+)
+from llmbench_engine.models.dense import head_scales, norm
 from llmbench_engine.models.gemma4_config import FULL, SLIDING, Shape, read_ropes, read_shape
 from llmbench_engine.models.gemma4_layers import Attention, Dense, ExtraInput, ExtraInputs, KeysValues, Layer, Mixture
 from llmbench_engine.pace import Pace
 from llmbench_engine.sparse import SparseFeedForward
-from llmbench_engine.weights import Embedding, Linear, Weights
+from llmbench_engine.transformer import Model
+from llmbench_engine.weights import Weights
 
 TIED = True
+
+Extras = Callable[[mx.array, mx.array], Sequence[mx.array]]
+"""Token ids and their embeddings → an input of its own for each layer."""
 
 
 @partial(mx.compile, shapeless=True)
@@ -38,11 +54,11 @@ class Gemma4:
         self,
         *,
         shape: Shape,
-        embedding: Embedding,
-        extras: ExtraInputs | None,
+        embedding: Block,
+        extras: Extras | None,
         layers: Sequence[Layer],
-        norm: Norm,
-        head: Linear,
+        norm: Block,
+        head: Block,
     ) -> None:
         self._shape, self._embedding, self._extras = shape, embedding, extras
         self._own, self._sharers, self._norm, self._head = layers[: shape.own], layers[shape.own :], norm, head
@@ -93,6 +109,22 @@ class Gemma4:
     def head(self, hidden: mx.array) -> mx.array:
         logits, limit = self._head(hidden), self._shape.softcap
         return logits if limit is None else softcap(limit, logits)
+
+    def excerpt(self) -> tuple[Model, int]:
+        firsts = first_of_each(self._shape.kinds[: self._shape.own])
+        layers, kinds = [self._own[i] for i in firsts] * 2, [self._shape.kinds[i] for i in firsts] * 2
+        part = Gemma4(
+            shape=replace(self._shape, kinds=kinds, own=len(kinds)),
+            embedding=blank(self._embedding),
+            extras=None if self._extras is None else self._blank_extras(len(kinds)),
+            layers=layers,
+            norm=unchanged,
+            head=unchanged,
+        )
+        return part, firsts[-1] + 1
+
+    def _blank_extras(self, layers: int) -> Extras:
+        return lambda tokens, x: [mx.zeros((*tokens.shape, self._shape.extra), x.dtype)] * layers
 
 
 UNUSED = ("rotary_emb", "input_max", "input_min", "output_max", "output_min")
@@ -176,9 +208,9 @@ class _Maker:
         parts = [(f"{name}.q_proj", shape.heads * head_dim)]
         if own:
             parts += [(f"{name}.{p}_proj", kv_heads * head_dim) for p in ("k", "v")[: 1 + values]]
-            scale = head_norms(weights, name, shape.heads, kv_heads, head_dim)
+            norms: HeadScales | mx.array = head_scales(weights, name, shape.heads, kv_heads, head_dim)
         else:
-            scale = weights.array(f"{name}.q_norm.weight", (head_dim,))
+            norms = weights.array(f"{name}.q_norm.weight", (head_dim,))
             weights.discard(*(f"{name}.{unused}" for unused in ("k_proj.", "v_proj.", "k_norm.")))
         return Attention(
             before=self.norm(f"{layer}.input_layernorm"),
@@ -186,7 +218,7 @@ class _Maker:
             projection=weights.together(parts, shape.width),
             out=weights.linear(f"{name}.o_proj", shape.width, shape.heads * head_dim),
             rope=self.ropes[kind],
-            scale=scale,
+            norms=norms,
             heads=shape.heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -217,7 +249,7 @@ class _Maker:
         of_dense, of_experts = (
             weights.array(f"{layer}.pre_feedforward_layernorm{end}.weight", (width,)) for end in ("", "_2")
         )
-        weights.taken.append(of_router)
+        weights.made(of_router)
         gate_up = [(f"{name}.gate_proj", inner), (f"{name}.up_proj", inner)]
         return Mixture(
             befores=(of_dense, of_router, of_experts),

@@ -15,11 +15,12 @@ from llmbench_engine import rope
 from llmbench_engine.cache import Cache
 from llmbench_engine.config import Config
 from llmbench_engine.kv_cache import KeyValues, WindowKeyValues
-from llmbench_engine.layers import Mask, Norm, last_query, layer_mask
+from llmbench_engine.layers import Block, Mask, Norm, blank, first_of_each, last_query, layer_mask, unchanged
 from llmbench_engine.models.dense import norm
 from llmbench_engine.pace import Pace
 from llmbench_engine.sparse import SORT_FROM, SparseFeedForward, top_k
-from llmbench_engine.weights import Embedding, Linear, Projection, Weights
+from llmbench_engine.transformer import Model
+from llmbench_engine.weights import Linear, Projection, Weights
 
 TIED = False
 
@@ -134,12 +135,12 @@ class GptOss:
     def __init__(
         self,
         *,
-        embedding: Embedding,
+        embedding: Block,
         layers: Sequence[tuple[Attention, Mixture]],
         kinds: Sequence[str],
         window: int,
-        norm: Norm,
-        head: Linear,
+        norm: Block,
+        head: Block,
     ) -> None:
         self._embedding, self._layers, self._norm, self._head = embedding, layers, norm, head
         self._kinds, self._window = kinds, window
@@ -166,6 +167,18 @@ class GptOss:
 
     def head(self, hidden: mx.array) -> mx.array:
         return self._head(hidden)
+
+    def excerpt(self) -> tuple[Model, int]:
+        firsts = first_of_each(self._kinds)
+        part = GptOss(
+            embedding=blank(self._embedding),
+            layers=[self._layers[i] for i in firsts] * 2,
+            kinds=[self._kinds[i] for i in firsts] * 2,
+            window=self._window,
+            norm=unchanged,
+            head=unchanged,
+        )
+        return part, firsts[-1] + 1
 
 
 def build(config: Config, weights: Weights) -> GptOss:
@@ -230,7 +243,7 @@ def _read_attention(config: Config, weights: Weights, width: int, eps: float) ->
         parts = [(f"{name}.{p}_proj", w) for p, w in (("q", q), ("k", kv), ("v", kv))]
         bias = weights.vectors([(f"{part}.bias", w) for part, w in parts])
         factor = mx.concatenate([mx.full((q + kv,), magnitude, bias.dtype), mx.ones((kv,), bias.dtype)])
-        weights.taken.append(factor)
+        weights.made(factor)
         return Attention(
             norm=norm(weights, f"{layer}.input_layernorm", width, eps),
             qkv=weights.together(parts, width),

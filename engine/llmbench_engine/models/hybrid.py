@@ -11,10 +11,11 @@ import mlx.core as mx
 from llmbench_engine.cache import Cache, RecurrentState
 from llmbench_engine.gated_delta import update
 from llmbench_engine.kv_cache import KeyValues
-from llmbench_engine.layers import Block, Mask, Norm, full_mask, last_query
+from llmbench_engine.layers import Block, HeadScales, Mask, Norm, blank, first_of_each, full_mask, last_query, unchanged
 from llmbench_engine.pace import Pace
 from llmbench_engine.rope import Rope
-from llmbench_engine.weights import Embedding, Linear, Projection
+from llmbench_engine.transformer import Model
+from llmbench_engine.weights import Linear, Projection
 
 L2_EPS = 1e-6
 """Added to the sum of squares of q and of k."""
@@ -184,11 +185,10 @@ class GatedDeltaNet:
 class GatedAttention:
     """Full attention whose result is gated: out(attention(x) * sigmoid(gate(x))).
 
-    `project` gives the gates, q, k and v behind each other; `scale` [heads + kv heads, head_dim] are the weights of the
-    norms of q and k.
+    `project` gives the gates, q, k and v behind each other.
     """
 
-    __slots__ = ("cut", "eps", "head_dim", "heads", "kv_heads", "out", "project", "rope", "scale")
+    __slots__ = ("cut", "eps", "head_dim", "heads", "kv_heads", "norms", "out", "project", "rope")
 
     def __init__(
         self,
@@ -196,13 +196,13 @@ class GatedAttention:
         project: Projection,
         out: Linear,
         rope: Rope,
-        scale: mx.array,
+        norms: HeadScales,
         heads: int,
         kv_heads: int,
         head_dim: int,
         eps: float,
     ) -> None:
-        self.project, self.out, self.rope, self.scale, self.eps = project, out, rope, scale, eps
+        self.project, self.out, self.rope, self.norms, self.eps = project, out, rope, norms, eps
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.cut = heads * head_dim
 
@@ -210,7 +210,7 @@ class GatedAttention:
         batch, tokens, _ = x.shape
         gate, qkv = mx.split(self.project(x), [self.cut], axis=-1)
         qk, v = mx.split(qkv.reshape(batch, tokens, -1, self.head_dim), [self.heads + self.kv_heads], axis=2)
-        qk = mx.fast.rms_norm(qk, None, self.eps) * self.scale
+        qk = self.norms(mx.fast.rms_norm(qk, None, self.eps))
         q, k = mx.split(self.rope(qk.swapaxes(1, 2), offset), [self.heads], axis=1)
         k, v = past.update(k, v.swapaxes(1, 2))
         if only_last:
@@ -233,7 +233,7 @@ class Layer:
 class Hybrid:
     """The decoder."""
 
-    def __init__(self, *, embedding: Embedding, layers: Sequence[Layer], norm: Norm, head: Linear) -> None:
+    def __init__(self, *, embedding: Block, layers: Sequence[Layer], norm: Block, head: Block) -> None:
         self._embedding, self._layers, self._norm, self._head = embedding, layers, norm, head
         kinds = [isinstance(layer.mixer, GatedAttention) for layer in layers]
         self._attending = [i for i, attends in enumerate(kinds) if attends]
@@ -270,3 +270,8 @@ class Hybrid:
 
     def head(self, hidden: mx.array) -> mx.array:
         return self._head(hidden)
+
+    def excerpt(self) -> tuple[Model, int]:
+        firsts = first_of_each(i in self._attending for i in range(len(self._layers)))
+        layers = [self._layers[i] for i in firsts] * 2
+        return Hybrid(embedding=blank(self._embedding), layers=layers, norm=unchanged, head=unchanged), firsts[-1] + 1

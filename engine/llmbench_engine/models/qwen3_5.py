@@ -10,7 +10,7 @@ import mlx.core as mx
 from llmbench_engine import rope
 from llmbench_engine.config import Config
 from llmbench_engine.layers import Block
-from llmbench_engine.models.dense import Variant, dense_block, norm
+from llmbench_engine.models.dense import Variant, dense_block, head_scales, norm
 from llmbench_engine.models.hybrid import GatedAttention, GatedDeltaNet, Hybrid, Layer, NetFunctions, NetShape
 from llmbench_engine.weights import Weights
 
@@ -161,16 +161,13 @@ def assemble(weights: Weights, shape: Shape, make_block: Callable[[str], Block])
 def _attention(weights: Weights, name: str, shape: Shape) -> GatedAttention:
     heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
     q, kv = heads * head_dim, kv_heads * head_dim
-    norms = [weights.array(f"{name}.{part}_norm.weight", (head_dim,)) for part in ("q", "k")]
-    scale = mx.concatenate([mx.repeat(w[None], n, axis=0) for w, n in zip(norms, (heads, kv_heads), strict=True)])
-    weights.taken.append(scale)
     weights.rearrange(f"{name}.q_proj", lambda rows: _gates_first(rows, heads, head_dim))
     parts = [(f"{name}.q_proj", 2 * q), (f"{name}.k_proj", kv), (f"{name}.v_proj", kv)]
     return GatedAttention(
         project=weights.together(parts, shape.width, bias=shape.bias),
         out=weights.linear(f"{name}.o_proj", shape.width, q, bias=shape.bias),
         rope=shape.rotate,
-        scale=scale,
+        norms=head_scales(weights, name, heads, kv_heads, head_dim),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -192,7 +189,7 @@ def _net(weights: Weights, name: str, shape: Shape, functions: NetFunctions) -> 
     taps = weights.array(f"{name}.conv1d.weight", (net.mixed, net.taps, 1))
     rate = -mx.exp(weights.array(f"{name}.A_log", (net.heads,)).astype(mx.float32))
     columns = [mx.contiguous(taps[:, i, 0]) for i in range(net.taps)]
-    weights.taken.extend([rate, *columns])
+    weights.made(rate, *columns)
     return GatedDeltaNet(
         functions=functions,
         project=weights.together([(f"{name}.in_proj_{part}", rows) for part, rows in parts], shape.width),
