@@ -141,9 +141,10 @@ def test_a_load_is_stamped_and_replaces_the_one_before(start: Start, tiny_checkp
         first = side.load(tiny_checkpoints / "tiny-random", [5, 6, 7])
         assert first.first_token_ns is not None
         assert side.spawned_ns < first.started_ns < first.ready_ns < first.first_token_ns
-        side.reset()
-        one = side.memory().active_bytes
         assert side.load(tiny_checkpoints / "tiny-random").first_token_ns is None
+        one = side.memory().active_bytes
+        side.reset()
+        side.load(tiny_checkpoints / "tiny-random")
         both = side.memory().peak_bytes
         assert one is not None
         assert both is not None
