@@ -43,8 +43,9 @@ class SideProcess:
     """A running side. Entering the block starts it and asks who it is; leaving it ends it.
 
     Attributes: `hello`, its answer; `spawned_ns`, our monotonic clock just before the spawn; `pid`; `spec`; `log_path`,
-    the file that gets its stderr. Whatever it does wrong is a SideError. One that refused a request may be asked again;
-    after anything else it has been stopped, and every further request raises the same error.
+    the file that gets its stderr; `timeout_s`, which may be changed between requests. Whatever it does wrong is a
+    SideError. One that refused a request may be asked again; after anything else it has been stopped, and every further
+    request raises the same error.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SideProcess:
         """`timeout_s`: the longest that an answer may take; `start_timeout_s`: the first one, imports included."""
         self.spec = spec
         self.log_path = log_path
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._process: ServerProcess | None = None
         self._failed: SideError | None = None
@@ -142,7 +143,7 @@ class SideProcess:
         timeout_s: float | None = None,
     ) -> T:
         self._check_usable()
-        line, window = self._exchange(request, timeout_s or self._timeout_s)
+        line, window = self._exchange(request, timeout_s or self.timeout_s)
         try:
             answer = parse(line)
             if check is not None:

@@ -29,14 +29,19 @@ def bench_engine(*words: str | Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def performance() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("performance", str(ROOT / "ci/performance"))
-    spec = importlib.util.spec_from_loader("performance", loader)
+def script(name: str) -> ModuleType:
+    """A script of ci as a module."""
+    loader = importlib.machinery.SourceFileLoader(Path(name).name, str(ROOT / "ci" / name))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def performance() -> ModuleType:
+    return script("performance")
 
 
 def test_bench_engine_prints_a_ratio_for_each_point_and_leaves_a_record(tiny_kinds: Path, tmp_path: Path) -> None:
@@ -119,6 +124,27 @@ def test_both_sides_of_all_checkpoints_are_warmed_and_one_that_fails_says_why(ti
     assert set(said) == {f"{name} {side}" for name in ("tiny-dense", "broken") for side in ("engine", "mlx-lm")}
     assert re.fullmatch(r"\d+ s", said["tiny-dense engine"])
     assert "broken/config.json" in said["broken engine"]
+
+
+def test_a_side_that_is_not_warm_in_time_says_so(tiny_kinds: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "ci/gpu/warm"), str(tiny_kinds / "tiny-dense"), "--ptx", str(tmp_path)]
+    # Far more than the seconds allow, on whatever machine.
+    hurry = ["--limit", "5", "--levels", "1", "--lengths", ",".join(["4000"] * 5000)]
+    done = subprocess.run([*command, *hurry], capture_output=True, text=True, check=False)
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert (done.returncode, set(said)) == (1, {"tiny-dense engine", "tiny-dense mlx-lm"}), done.stderr
+    assert all(re.match(r"no answer to \w+ within [0-9.]+ s", why) for why in said.values())
+
+
+def test_of_what_a_side_compiled_only_whole_kernels_are_kept(tmp_path: Path) -> None:
+    ptx, kept = tmp_path / "ptx", tmp_path / "kept"
+    names = ["unary.ptx", "unary.txt", "unary.cu", "long/name.ptx", "long/name.txt", "long/name.cu", "half.ptx"]
+    for name in names:
+        (ptx / name).parent.mkdir(parents=True, exist_ok=True)
+        (ptx / name).write_text(name)
+    script("gpu/warm").keep(ptx, kept)
+    found = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*.*")}
+    assert found == {name: name for name in names[:-1]}
 
 
 def test_the_page_of_performance_is_what_the_records_say() -> None:
