@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -92,3 +94,20 @@ def together(engine: Engine, requests: Sequence[Request]) -> list[list[Token]]:
         for number, token in engine.step():
             got[number].append(token)
     return list(got.values())
+
+
+def arrays_of(model: object) -> Iterator[mx.array]:
+    """All arrays that the model holds, those in closures included."""
+    seen: dict[int, object] = {}
+    waiting = [model]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, (type, ModuleType)):
+            continue
+        seen[id(found)] = found
+        if isinstance(found, mx.array):
+            yield found
+        elif isinstance(found, FunctionType):  # what else it refers to is its module's
+            waiting.extend([*(found.__closure__ or ()), *(found.__defaults__ or ())])
+        else:
+            waiting.extend(gc.get_referents(found))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from engine_kit import KINDS, ids, make_model
+from engine_kit import KINDS, arrays_of, ids, make_model
 from random_configs import CONFIGS
 
 from llmbench_engine import CheckpointError, Engine
@@ -109,20 +106,3 @@ def test_a_missing_tokenizer_is_told_of_before_weights_are_read(tiny_checkpoints
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Engine.load(folder)
-
-
-def arrays_of(model: object) -> Iterator[mx.array]:
-    """All arrays that the model holds, those in closures included."""
-    seen: dict[int, object] = {}
-    waiting = [model]
-    while waiting:
-        found = waiting.pop()
-        if id(found) in seen or isinstance(found, (type, ModuleType)):
-            continue
-        seen[id(found)] = found
-        if isinstance(found, mx.array):
-            yield found
-        elif isinstance(found, FunctionType):  # what else it refers to is its module's
-            waiting.extend([*(found.__closure__ or ()), *(found.__defaults__ or ())])
-        else:
-            waiting.extend(gc.get_referents(found))

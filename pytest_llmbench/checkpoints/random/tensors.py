@@ -87,13 +87,17 @@ def stored_bytes(shape: Shape) -> int:
     return sum(stored.nbytes for stored in stored_tensors(shape))
 
 
+def in_pages(size: int) -> int:
+    """What MLX's allocator takes for an array of so many bytes."""
+    return size if size <= PAGE_BYTES else -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
 def allocator_bytes(shape: Shape) -> int:
     """What MLX's allocator on Apple Silicon says is active once mlx-lm 0.32.2 has loaded the checkpoint.
 
     An array above one page of 16 KiB takes whole pages; 8 bytes are constant.
     """
-    arrays = (stored.nbytes for stored in stored_tensors(shape))
-    paged = sum(size if size <= PAGE_BYTES else -(-size // PAGE_BYTES) * PAGE_BYTES for size in arrays)
+    paged = sum(in_pages(stored.nbytes) for stored in stored_tensors(shape))
     return paged + sum(_rope_bytes(shape.text_config)) + _CONSTANT_BYTES
 
 
