@@ -6,9 +6,10 @@ made is time that the accelerator doesn't wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from threading import local
 
 import mlx.core as mx
 
@@ -45,9 +46,9 @@ class Norm:
         return mx.fast.rms_norm(x, self.weight, self.eps)
 
 
-def first_of_each(kinds: Iterable[Hashable]) -> list[int]:
+def first_of_each(kinds: Iterable[object]) -> list[int]:
     """Where the first layer of each kind is."""
-    firsts: dict[Hashable, int] = {}
+    firsts: dict[object, int] = {}
     for i, kind in enumerate(kinds):
         firsts.setdefault(kind, i)
     return list(firsts.values())
@@ -63,23 +64,31 @@ def unchanged(x: mx.array) -> mx.array:
     return x
 
 
+class _Repeated(local):
+    """Each thread's: an array can only be computed by the thread that made it, which may never have done so."""
+
+    rows: mx.array | None = None
+
+
 class HeadScales:
     """The weights `q` and `k` [head_dim] of the norms of q and k: x [..., heads + kv_heads, head_dim] times both.
 
-    They are repeated for each head when they are first used: once loaded, a model takes no more memory than its files.
+    They are repeated for each head when they are first used, so that loading takes no memory for it.
     """
 
-    __slots__ = ("_counts", "_rows", "k", "q")
+    __slots__ = ("_counts", "_repeated", "k", "q")
 
     def __init__(self, q: mx.array, k: mx.array, heads: int, kv_heads: int) -> None:
         self.q, self.k, self._counts = q, k, (heads, kv_heads)
-        self._rows: mx.array | None = None
+        self._repeated = _Repeated()
 
     def __call__(self, x: mx.array) -> mx.array:
-        if self._rows is None:
+        rows = self._repeated.rows
+        if rows is None:
             pairs = zip((self.q, self.k), self._counts, strict=True)
-            self._rows = mx.concatenate([mx.repeat(w[None], count, axis=0) for w, count in pairs])
-        return x * self._rows
+            rows = mx.concatenate([mx.repeat(w[None], count, axis=0) for w, count in pairs])
+            self._repeated.rows = rows
+        return x * rows
 
 
 class Attention:

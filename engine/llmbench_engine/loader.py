@@ -32,7 +32,9 @@ def build_model(values: Mapping[str, Any], arrays: Mapping[str, mx.array], folde
     # Else the parts of a fused weight would stay beside it until everything is loaded.
     del arrays
     with closing(Behind()) as reading:
-        return assemble(values, kept, folder, reading)
+        model = assemble(values, kept, folder, reading)
+        reading.wait()
+    return model
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """How a checkpoint's tensors come into memory, layer after layer, while the model is built.
 
-Until a fused weight is there, its parts lie beside it. What is read last, the embeddings, leaves room for them, so that
-loading never needs more memory than the loaded weights.
+Until a fused weight is there, its parts lie beside it. What is read last, the embeddings, leaves room for them: where
+it is as large as the parts of one layer, loading needs no more memory than the loaded weights.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Part:
 
 
 def spread(sizes: Mapping[str, int], readers: int) -> dict[str, int]:
-    """Which reader each tensor is for, so that all have about as many bytes to read.
+    """Which reader each tensor is for, so that all have about as many bytes of the checkpoint to read.
 
-    In the order of their names, so that large ones and small ones take turns: MLX reads each into memory that it frees
-    at once, and after large ones in a row glibc gives theirs back, to have it anew page by page.
+    In the order of their names: one thread alone read fastest so. Large and small ones take turns then; MLX reads each
+    into memory that it frees at once, and after large ones in a row glibc gives theirs back, to have it anew page by
+    page.
     """
     loads, owners = [0] * readers, {}
     for name in sorted(sizes):
@@ -125,6 +126,9 @@ class Readers:
             mx.eval(part.results)
 
     def close(self) -> None:
+        # All are told before one is waited for: who interrupts that wait must not wait for the others' reading.
         for thread in self._threads:
-            thread.shutdown(wait=True, cancel_futures=True)
+            thread.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads:
+            thread.shutdown()
         self._begun.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import local
 
 import mlx.core as mx
 
@@ -20,17 +21,24 @@ UNPACKED_BYTES = 192 << 20
 """Memory for the experts that are unpacked at once."""
 
 
+class _Indices(local):
+    """Each thread's: an array can only be computed by the thread that made it, which may never have done so."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
+
+
 class SparseFeedForward:
     """The experts' part of a mixture.
 
     x [rows, width], experts [rows, k], result [rows, k, width] (not weighted yet).
     """
 
-    __slots__ = ("_rows", "activation", "down", "gate_up")
+    __slots__ = ("_indices", "activation", "down", "gate_up")
 
     def __init__(self, *, gate_up: Experts, down: Experts, activation: Callable[..., mx.array] = swiglu) -> None:
         self.gate_up, self.down, self.activation = gate_up, down, activation
-        self._rows: dict[tuple[int, int], tuple[mx.array, mx.array]] = {}
+        self._indices = _Indices()
 
     def __call__(self, x: mx.array, experts: mx.array) -> mx.array:
         rows, chosen = experts.shape
@@ -44,10 +52,11 @@ class SparseFeedForward:
 
     def indices(self, rows: int, chosen: int) -> tuple[mx.array, mx.array]:
         """Which row of the input each pair takes; made once, else each call would make them anew."""
-        found = self._rows.get((rows, chosen))
+        made = self._indices.made
+        found = made.get((rows, chosen))
         if found is None:
             inner = mx.arange(rows * chosen, dtype=mx.uint32).reshape(rows, chosen)
-            found = self._rows[rows, chosen] = (inner // chosen, inner)
+            found = made[rows, chosen] = (inner // chosen, inner)
         return found
 
     def _sorted(self, x: mx.array, experts: mx.array) -> mx.array:

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from llmbench_engine.cache import Cache
 from llmbench_engine.kv_cache import KeyValues
-from llmbench_engine.layers import Attention, Block, Norm, blank, full_mask, unchanged
+from llmbench_engine.layers import Attention, Block, Norm, blank, first_of_each, full_mask, unchanged
 from llmbench_engine.pace import Pace
 
 
@@ -32,7 +32,8 @@ class Model(Protocol):
     def excerpt(self) -> tuple[Model, int]:
         """A model that needs only some first layers' weights, and how many.
 
-        It has one layer of each kind, two times: what reads a prompt treats the last layer in another way.
+        It has one layer of each kind, two times: what reads a prompt treats the last layer in another way. Those kinds
+        count that have a cache of their own: layers that share others' come late.
         """
 
 
@@ -77,5 +78,7 @@ class Transformer:
         return self._head(hidden)
 
     def excerpt(self) -> tuple[Model, int]:
-        layers = [self._layers[0]] * 2
-        return Transformer(embedding=blank(self._embedding), layers=layers, norm=unchanged, head=unchanged), 1
+        firsts = first_of_each(type(layer.feed_forward) for layer in self._layers)
+        layers = [self._layers[i] for i in firsts] * 2
+        part = Transformer(embedding=blank(self._embedding), layers=layers, norm=unchanged, head=unchanged)
+        return part, firsts[-1] + 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from engine_kit import ids, long_prompt, together
+from engine_kit import KINDS, ids, long_prompt, make_model, together
 
 from llmbench_engine import CheckpointError, Engine, EngineClosed, Request, Sampling, Token
 from llmbench_engine.generate import decode, greedy, prefill
@@ -35,6 +36,19 @@ def test_generate_gives_the_greedy_tokens(full: Model) -> None:
     got = list(engine.generate(long_prompt, max_tokens=40))
     assert ids(got) == list(greedy(full, list(long_prompt), max_tokens=40))
     assert [token.finish for token in got] == [None] * 39 + ["length"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_can_be_used_in_another_thread_than_its_first_engine(kind: str) -> None:
+    model = make_model(kind)
+
+    def answer() -> list[int]:
+        return ids(list(Engine(model).generate(long_prompt, max_tokens=4, ignore_eos=True)))
+
+    Engine(model).close()
+    with ThreadPoolExecutor(1) as thread:
+        there = thread.submit(answer).result()
+    assert there == answer()
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_one_others(full: Model) -> None:

@@ -19,7 +19,7 @@ from llmbench_engine.kv_cache import KeyValues
 from llmbench_engine.loader import begin_model, load_model
 from llmbench_engine.reading import Part, Readers, spread
 from llmbench_engine.shards import read_arrays
-from llmbench_engine.transformer import Model
+from llmbench_engine.transformer import Model, Transformer
 
 PROMPT = tuple(range(40, 60))
 
@@ -58,6 +58,8 @@ def test_an_excerpt_has_each_kind_of_layer_twice_and_needs_no_others(tmp_path: P
     model = load_model(write_model(kind, tmp_path / kind))
     excerpt, layers = model.excerpt()
     kinds, all_kinds = ([type(c) for c in m.make_cache(1, 1).layers] for m in (excerpt, model))
+    if isinstance(model, Transformer):
+        kinds, all_kinds = ([type(layer.feed_forward) for layer in m._layers] for m in (excerpt, model))
     assert kinds == list(dict.fromkeys(all_kinds)) * 2
     assert layers == 1 + max(all_kinds.index(one) for one in kinds)
     assert len(set(all_kinds[: layers - 1])) < len(set(all_kinds)) or layers == 1
@@ -107,6 +109,39 @@ def test_all_tensors_are_read_by_threads(tmp_path: Path) -> None:
     readers.close()
     assert found.keys() == wanted.keys()
     assert all(mx.array_equal(found[name], array) for name, array in wanted.items())
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_closing_leaves_unread_what_is_not_being_read(monkeypatch: pytest.MonkeyPatch, interrupted: bool) -> None:
+    """Also when Ctrl-C comes while it waits."""
+    readers, begun, may_end = Readers(3), threading.Semaphore(0), threading.Event()
+    done: list[int] = []
+
+    def read(number: int) -> None:
+        begun.release()
+        may_end.wait()
+        done.append(number)
+
+    for number in range(30):
+        readers._threads[number % 3].submit(read, number)
+    for _ in range(3):
+        begun.acquire()
+    if interrupted:
+        waiting = iter([KeyboardInterrupt])
+        monkeypatch.setattr(threading.Thread, "join", lambda _self, _timeout=None: raise_(next(waiting)))
+        with pytest.raises(KeyboardInterrupt):
+            readers.close()
+        monkeypatch.undo()
+        may_end.set()
+    else:
+        threading.Timer(0.1, may_end.set).start()
+    readers.close()
+    assert sorted(done) == [0, 1, 2]
+    assert reading_threads() == []
+
+
+def raise_(error: type[BaseException]) -> None:
+    raise error
 
 
 def test_what_cant_be_read_is_told_of(tmp_path: Path) -> None:
